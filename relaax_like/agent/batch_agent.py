@@ -216,7 +216,7 @@ class BatchAgent(abc.ABC):
 
     def _ask(self, task: str, inputs: Arrays, states: Arrays) -> Request:
         """Returns the request to yield in `_cts_predict`."""
-        return Request(inputs, states, exploit=self.exploit, task=task, ranks=self._ranks)
+        return Request(inputs, states, self.exploit, task, self._ranks, self.learning)
 
     # What the owner calls.
 
@@ -299,9 +299,7 @@ class BatchAgent(abc.ABC):
         except StopIteration as end:
             self._request = self._predicting = None
             actions, states = end.value
-            if self._absent is not None:
-                states = _choose_rows(self._absent, self._states, states)
-            self._states = states
+            self._remember(states)
             return actions
         return None
 
@@ -433,6 +431,12 @@ class BatchAgent(abc.ABC):
             except StopIteration:
                 return
 
+    def _remember(self, states: States) -> None:
+        """Sets the memory after a step; that of absent slots does not change."""
+        if self._absent is not None:
+            states = _choose_rows(self._absent, self._states, states)
+        self._states = states
+
     def _reset_states(self, ended: np.ndarray) -> None:
         self._states = _choose_rows(ended, self._init_states, self._states)
 
@@ -443,6 +447,24 @@ class SimpleRLAgent(BatchAgent):
     def _cts_predict(self, observations: Arrays, states: States) -> Predicting:
         prediction = yield self._ask(TASK, observations, states[TASK])
         return prediction.actions, {TASK: prediction.next_states}
+
+    def request(self) -> Request:
+        """See `BatchAgent`; does in each step what it does, without a generator."""
+        if type(self)._cts_predict is not SimpleRLAgent._cts_predict:
+            return super().request()
+        if self._request is None:
+            self._request = self._ask(TASK, self._observations, self._states[TASK])
+        return self._request
+
+    def take(self, prediction: Prediction) -> Arrays | None:
+        """See `BatchAgent`."""
+        if self._predicting is not None:
+            return super().take(prediction)
+        assert self._request is not None
+        self._asked = {TASK: (self._request, prediction)}
+        self._request = None
+        self._remember({TASK: prediction.next_states})
+        return prediction.actions
 
 
 def _repeat(env: Any, action: Any, times: int) -> tuple[Any, float, bool, bool, Mapping[str, Any]]:

@@ -146,14 +146,15 @@ class ComputationDataProcessor:
         """
         if self._failure is not None:
             raise self._failure
-        predictions: list[Prediction | None] = [None] * len(requests)
-        for exploit in (False, True):
+        kinds = {request.exploit for request in requests}
+        if len(kinds) == 1:
+            return self._predict(requests)
+        predictions: dict[int, Prediction] = {}
+        for exploit in sorted(kinds):
             chosen = [i for i, request in enumerate(requests) if request.exploit == exploit]
-            if chosen:
-                parts = self._predict([requests[i] for i in chosen], exploit)
-                for i, part in zip(chosen, parts, strict=True):
-                    predictions[i] = part
-        return [prediction for prediction in predictions if prediction is not None]
+            parts = self._predict([requests[i] for i in chosen])
+            predictions.update(zip(chosen, parts, strict=True))
+        return [predictions[i] for i in range(len(requests))]
 
     def submit(
         self,
@@ -240,15 +241,17 @@ class ComputationDataProcessor:
             except Exception:
                 logger.exception("could not notify an agent that its rollout is finished")
 
-    def _predict(self, requests: Sequence[Request], exploit: bool) -> list[Prediction]:
+    def _predict(self, requests: Sequence[Request]) -> list[Prediction]:
+        """Answers requests that all exploit, or that all do not."""
         if len(requests) == 1:
-            request = requests[0]
-            return [self._actor.act(request.inputs, request.states, exploit, request.ranks)]
+            inputs, states, exploit, _, ranks, rated = requests[0]
+            return [self._actor.act(inputs, states, exploit, ranks, rated)]
         inputs = _pack([request.inputs for request in requests])
         states = _pack([request.states for request in requests])
-        ranks = [request.ranks for request in requests if request.ranks is not None]
-        known = np.concatenate(ranks) if len(ranks) == len(requests) else None
-        prediction = self._actor.act(inputs, states, exploit, known)
+        known = [request.ranks for request in requests if request.ranks is not None]
+        ranks = np.concatenate(known) if len(known) == len(requests) else None
+        rated = any(request.rated for request in requests)
+        prediction = self._actor.act(inputs, states, requests[0].exploit, ranks, rated)
         predictions, start = [], 0
         for request in requests:
             stop = start + len(next(iter(request.inputs.values())))

@@ -103,6 +103,7 @@ class NumpyActor:
         states: Arrays,
         exploit: bool = False,
         ranks: np.ndarray | None = None,
+        rated: bool = True,
     ) -> Prediction:
         """Chooses actions for `[B, ...]` inputs and states; the best ones if `exploit`.
 
@@ -111,6 +112,7 @@ class NumpyActor:
           states: the memory, by name.
           exploit: whether to choose the best actions.
           ranks: `[B] float32`, entry "rank" of `explore`; None: zeros.
+          rated: see `Request`.
 
         Returns:
           Actions and next memory by name, `[B, ...]`; the log-probability of all actions of a row
@@ -131,6 +133,10 @@ class NumpyActor:
         if not self._outputs.are_known:
             self._outputs.learn(result)
         distributions, next_states = result
+        if exploit and not rated and self._subset.is_valid:
+            best = {name: distribution.mode() for name, distribution in distributions.items()}
+            unrated = np.zeros(_count_rows(inputs), np.float32)
+            return Prediction(best, next_states, unrated, version)
         actions: dict[str, np.ndarray] = {}
         log_prob: Any = 0.0
         for name, distribution in distributions.items():
@@ -217,6 +223,7 @@ class CompiledActor:
         states: Arrays,
         exploit: bool = False,
         ranks: np.ndarray | None = None,
+        rated: bool = True,
     ) -> Prediction:
         """Chooses actions for `[B, ...]` inputs and states; see `NumpyActor.act`.
 
@@ -340,7 +347,7 @@ class _Subset:
                 None if v.name in names else np.full(v.value.shape, np.nan, v.value.dtype)
                 for v in get_variables(model)
             ]
-        self._is_valid = names is None
+        self.is_valid = names is None
 
     def mask(self, values: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
         """Returns the values, with NaN for all variables that are not in the subset."""
@@ -356,7 +363,7 @@ class _Subset:
           ConfigError: a number is NaN; the policy has probably read a variable that is not in the
             subset.
         """
-        if self._is_valid:
+        if self.is_valid:
             return
         if _has_nan(prediction):
             model = self._model
@@ -365,7 +372,7 @@ class _Subset:
                 "`policy` reads variables of other attributes, or it computes NaN by itself (the "
                 "first prediction is NaN); add these attributes to `acting`, or correct `policy`"
             )
-        self._is_valid = True
+        self.is_valid = True
 
 
 Actor = NumpyActor | CompiledActor

@@ -22,6 +22,8 @@ class Request(NamedTuple):
       exploit: whether to choose the best actions instead of exploring.
       task: name of the task.
       ranks: `[k] float32`, see `make_ranks`; None: zeros.
+      rated: whether the log-probability of the best actions is needed, which takes long to compute
+        for a few rows; False: with `exploit`, it can be 0.
     """
 
     inputs: Arrays
@@ -29,6 +31,7 @@ class Request(NamedTuple):
     exploit: bool = False
     task: str = TASK
     ranks: np.ndarray | None = None
+    rated: bool = True
 
 
 def make_ranks(client: str, slots: int) -> np.ndarray:
@@ -65,7 +68,9 @@ class Prediction(NamedTuple):
         part = slice(start, stop)
         return Prediction(
             {name: array[part] for name, array in self.actions.items()},
-            {name: array[part] for name, array in self.next_states.items()},
+            {name: array[part] for name, array in self.next_states.items()}
+            if self.next_states
+            else {},
             self.log_prob[part],
             self.version,
         )

@@ -118,11 +118,12 @@ class Ranges:
                 self._check(key)
 
     def _check(self, key: tuple[str, str]) -> None:
-        (what, name), (low, high, tolerance) = key, self._limits[key]
+        (what, name), (low, high, lowest, highest) = key, self._limits[key]
         rows = np.concatenate([array.reshape(-1, low.size) for array in self._waiting[key]])
         self._waiting[key] = []
-        wrong, example = (rows < low - tolerance) | (rows > high + tolerance), ""
+        wrong, count, example = (rows < lowest) | (rows > highest), 0, ""
         if wrong.any():
+            count = int(wrong.any(1).sum())
             row, column = np.argwhere(wrong)[0]
             bounds = f"{low[column]:g} to {high[column]:g}"
             example = f"{rows[row, column]:g} is outside of {bounds} (component {column})"
@@ -131,19 +132,19 @@ class Ranges:
         if rows.dtype.kind == "f" and numbers.size >= _MIN_NUMBERS:
             is_tiny = np.abs(numbers) < np.finfo(rows.dtype).tiny
             if is_tiny.mean() > _NEARLY_ALL:
-                wrong[:] = True
+                count = len(rows)
                 example = (
                     f"nearly all are subnormal, such as {numbers[is_tiny][0]:g}: swapped bytes"
                 )
         leaf = self._kinds[what] if name == what else f"{self._kinds[what]} {name}"
-        self._watch.note(leaf, len(rows), int(wrong.any(1).sum()), example)
+        self._watch.note(leaf, len(rows), count, example)
 
 
 UNWATCHED = Ranges(RangeWatch(), {}, {})
 
 
-def _find_limits(space: Space) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Returns bounds and tolerance of each component; None: nothing can be wrong."""
+def _find_limits(space: Space) -> tuple[np.ndarray, ...] | None:
+    """Returns the bounds of each component, and what is tolerated; None: nothing can be wrong."""
     dtype = DTYPES[space.dtype]
     if not isinstance(space, Box) or dtype.kind not in "iuf" or 0 in space.shape:
         return None
@@ -159,4 +160,5 @@ def _find_limits(space: Space) -> tuple[np.ndarray, np.ndarray, np.ndarray] | No
         dtype = np.dtype(np.float64)
     tolerance = np.where(has_range, _TOLERANCE * np.maximum(np.abs(low), np.abs(high)), np.inf)
     with np.errstate(over="ignore"):
-        return low.astype(dtype), high.astype(dtype), tolerance.astype(dtype)
+        low, high, tolerance = (one.astype(dtype) for one in (low, high, tolerance))
+        return low, high, low - tolerance, high + tolerance

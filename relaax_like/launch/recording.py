@@ -250,7 +250,7 @@ class _RandomActor:
     def expect_actions(self, spaces: Spaces) -> None:
         """Expects nothing of a policy that does not act."""
 
-    def act(self, inputs: Arrays, states: Arrays, exploit: bool, ranks: Any) -> Prediction:
+    def act(self, inputs: Arrays, states: Arrays, *_: Any) -> Prediction:
         """Draws actions; the memory stays as it is."""
         rows = len(next(iter(inputs.values())))
         drawn = self._values.to_leaves(self._values.sample(rows, self._random), rows, ACTION)

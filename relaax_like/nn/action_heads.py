@@ -197,7 +197,7 @@ def actions_to_wire(space: Space, actions: np.ndarray) -> np.ndarray:
     """
     dtype = DTYPES[space.dtype]
     if isinstance(space, Discrete):
-        return (actions + space.start).astype(dtype)
+        return (actions + space.start).astype(dtype, copy=False)  # the sum is new
     actions = actions.reshape(len(actions), *space.shape).astype(dtype)
     if isinstance(space, Box):
         # After the cast: a float32 action can exceed a bound in float64 by a rounding error.

@@ -148,7 +148,7 @@ class BatchSlots(Slots):
         self._agent.observe(
             self._join(observations, begins),
             transition.rewards,
-            _find_alive(transition),
+            None if transition.ended is None else _find_alive(transition),
             finals,
             # A slot that was absent from the complete episode played none.
             [Episode(e.episode_return, e.length, e.slot) for e in transition.episodes if e.length],
@@ -252,10 +252,8 @@ class BatchSlots(Slots):
         return actions_to_wire(space, array)
 
 
-def _find_alive(transition: Transition) -> np.ndarray | None:
-    """Returns 1, 0 or -1 for each slot, see `BatchAgent.observe`; None: no episode ended."""
-    if transition.ended is None:
-        return None
+def _find_alive(transition: Transition) -> np.ndarray:
+    """Returns 1, 0 or -1 for each slot; see `BatchAgent.observe`."""
     assert transition.truncated is not None
     return np.where(transition.truncated, TRUNCATED, np.where(transition.ended, TERMINATED, ALIVE))
 

@@ -102,6 +102,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_plain = handshake is not None and handshake.is_plain
         self._transport: asyncio.Transport | None = None
         self._carrier: Carrier = Frames()
+        self._limit: Limit | None = None  # of messages after the hello, once it was accepted
         self._chosen = False  # whether the carrier is that of the client
         self._heard = False  # whether it has sent a message
         self._unwanted = 0
@@ -350,22 +351,22 @@ class Connection(asyncio.BufferedProtocol):
             self._server.admission.reserve(self, nbytes)
         return not self._closing
 
-    @property
-    def _limit(self) -> Limit:
+    def _find_limit(self) -> Limit:
         if nbytes := self.session.max_message_bytes:
-            return Limit(nbytes, _SESSION_LIMIT)
+            self._limit = Limit(nbytes, _SESSION_LIMIT)
+            return self._limit
         longest = self.session.codec.max_hello_bytes
         reason = f"a hello has at most {longest} bytes, and no message more than {_KEY}"
         return Limit(min(longest, self._server.max_message_bytes), reason)
 
     def _split(self) -> None:
-        carrier = self._carrier
+        carrier, session = self._carrier, self.session
         if not self._chosen and not carrier.is_empty:
             self._chosen = True
             carrier = self._carrier = choose_carrier(carrier, self._server.allowed_origins)
             if carrier.is_text is not False:
-                self.session.codec = JsonCodec()  # unless its first message is not text
-        if not self.session.greeted and carrier.peek(len(HANDSHAKE)) == HANDSHAKE:
+                session.codec = JsonCodec()  # unless its first message is not text
+        if not session.greeted and carrier.peek(len(HANDSHAKE)) == HANDSHAKE:
             raise ProtocolError(
                 "received a TLS handshake, but this server does not use TLS; connect without "
                 "tls_ca, or configure TLS in the `security` section of the server's YAML file"
@@ -374,16 +375,16 @@ class Connection(asyncio.BufferedProtocol):
             raise ProtocolError(
                 "this server uses TLS: set tls_ca; in a page, wss://", "UNAUTHENTICATED"
             )
-        carrier.is_known = self.session.greeted
-        carrier.skips_pings = self._greeted and self.session.has_feature(PING)
-        for body in carrier.split(self._limit):
+        carrier.is_known = session.greeted
+        carrier.skips_pings = self._greeted and session.has_feature(PING)
+        for body in carrier.split(self._limit or self._find_limit()):
             # Complete messages only: occasional single bytes do not keep a connection alive.
             self.last_heard = time.monotonic()
             if not self._heard:  # the first message
                 self._heard = True
                 if carrier.is_text is False:
-                    self.session.codec = ProtobufCodec()
-            if body is not None and not (carrier.skips_pings and self.session.codec.is_ping(body)):
+                    session.codec = ProtobufCodec()
+            if body is not None and not (carrier.skips_pings and session.codec.is_ping(body)):
                 self._queue.append((body, self.last_heard))
         if len(self._queue) > _MAX_QUEUED:
             raise ProtocolError(

@@ -70,7 +70,7 @@ class ProtobufCodec:
         self._greeting: Greeting | None = None
         self._reader: StepReader | None = None
         # Of the newest answer.
-        self._written: tuple[int, frozenset[str]] | None = None
+        self._written: tuple[int, frozenset[str]] = (-1, frozenset())
         self._layout: Layout | None = None
 
     def greet(self, greeting: Greeting) -> int:
@@ -115,11 +115,10 @@ class ProtobufCodec:
         self, actions: Arrays, version: int, step_id: int, timings: Mapping[str, int]
     ) -> bytes:
         """See `Codec`."""
-        kind = version, frozenset(actions)
-        if kind != self._written:
+        if version != self._written[0] or actions.keys() != self._written[1]:
             # All answers to a session have the same dtypes and shapes.
             signature = tuple((name, array.dtype, array.shape) for name, array in actions.items())
-            self._written = kind
+            self._written = version, frozenset(actions)
             self._layout = _make_layout(version, signature, bool(step_id), bool(timings))
         assert self._layout is not None
         spans = self._layout.spans

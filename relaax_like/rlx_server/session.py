@@ -73,6 +73,7 @@ class Session:
       exploit: all clients get the best actions, as if each had requested EXPLOIT mode.
 
     Attributes:
+      greeted: whether the hello has been accepted.
       finished: whether the client was notified that the training has ended.
       max_message_bytes: longest message that is read; 0 before the hello has been accepted.
       name: of the session, for logs.
@@ -110,6 +111,7 @@ class Session:
         exploit: bool = False,
     ):
         self.name = name
+        self.greeted = False
         self.finished = False
         self.max_message_bytes = 0
         self.codec: Codec = ProtobufCodec()
@@ -149,11 +151,6 @@ class Session:
     def slots(self) -> int:
         """The client's slots; 0 before the hello has been accepted."""
         return self._greeting.slots if self._greeting else 0
-
-    @property
-    def greeted(self) -> bool:
-        """Whether the hello has been answered."""
-        return self._greeting is not None
 
     @property
     def blocking(self) -> bool:
@@ -253,7 +250,9 @@ class Session:
         """
         self._predicted_at, self._prediction_sec = began, ended - began
         try:
-            return self._decide(prediction)
+            assert self._slots is not None
+            decision = self._slots.decide(prediction)
+            return PENDING if decision is None else self._answer(decision)
         except ProtocolError:
             raise
         except Exception as error:
@@ -369,6 +368,7 @@ class Session:
         self._slots = self._make_agents(greeting)
         greeting.withdraw(self._slots.unsupported)
         self._greeting = greeting
+        self.greeted = True
         if not greeting.exploit:
             self.on_training(greeting)
         self._has_numbers = STEP_ID in greeting.features
@@ -413,12 +413,11 @@ class Session:
             if transition.success is not None and not self._greeting.exploit:
                 self._note_success(transition.episodes, transition.success)
         self._slots.observe(transition)
-        return self._decide(None) if self._slots.blocking else PENDING
-
-    def _decide(self, prediction: Prediction | None) -> bytes | Pending:
-        assert self._slots is not None
-        decision = self._slots.decide(prediction)
-        return PENDING if decision is None else self._answer(decision)
+        if not self._slots.blocking:
+            return PENDING
+        decision = self._slots.decide(None)
+        assert decision is not None, "there are no requests"
+        return self._answer(decision)
 
     def _answer(self, decision: Decision) -> bytes:
         assert self._transition is not None

@@ -12,6 +12,9 @@ from relaax_like.wire.spaces import Space, Spaces
 
 # Names, shapes and the like of an ordinary array are shorter.
 _MAX_FRAME_BYTES = 1024
+_BYTE = np.dtype(np.uint8)
+# Data type, number of numbers, first byte and shape of an array in a message.
+View = tuple[np.dtype, int, int, tuple[int, ...]]
 _STEP = "step"
 _REWARDS = (_STEP, "rewards")
 _FLAGS = ((_STEP, "terminated"), (_STEP, "truncated"))
@@ -75,13 +78,13 @@ class StepReader:
         if rest or item_bytes not in (4, 8):  # float32 or float64
             return
         slots = self._slots
-        self._rewards = _View(spans[_REWARDS], np.dtype(f"<f{item_bytes}"), (slots, -1))
+        self._rewards = _find_view(spans[_REWARDS], np.dtype(f"<f{item_bytes}"), (slots, -1))
         self._leaves = self._make_leaves(spans, "observations", self._spaces)
         self._executed = (
             self._make_leaves(spans, "executed", self._action_spaces) if executed else []
         )
         self._present, self._overridden = (
-            _View(spans[path], np.dtype(np.uint8), (slots,)) if path in spans else None
+            _find_view(spans[path], _BYTE, (slots,)) if path in spans else None
             for path in (_PRESENT, _OVERRIDDEN)
         )
         parts = (
@@ -96,16 +99,13 @@ class StepReader:
 
     def _make_leaves(
         self, spans: Mapping[Path, Span], field: str, spaces: Spaces
-    ) -> "list[tuple[str, str, _View, Space]]":
-        return [
-            (
-                name,
-                f"{field}[{name}]",
-                _View(spans[_STEP, field, name], DTYPES[space.dtype], (self._slots, *space.shape)),
-                space,
-            )
-            for name, space in spaces.items()
-        ]
+    ) -> list[tuple[str, str, View, Space]]:
+        leaves = []
+        for name, space in spaces.items():
+            shape = (self._slots, *space.shape)
+            view = _find_view(spans[_STEP, field, name], DTYPES[space.dtype], shape)
+            leaves.append((name, f"{field}[{name}]", view, space))
+        return leaves
 
     def read(self, body: bytes | memoryview) -> Transition | None:
         """Returns the transition of an ordinary step; None: the step has to be parsed.
@@ -119,11 +119,12 @@ class StepReader:
         body = bytes(body)  # the arrays are views of it, and outlive the connection's buffer
         if not layout.fits(body):
             return None
-        rewards = self._rewards.get(body).astype(np.float64)
+        rewards = _read(body, self._rewards).astype(np.float64)
         validate_rewards(rewards)
         observations = {}
-        for name, field, view, space in self._leaves:
-            observations[name] = array = view.get(body)
+        for name, field, (dtype, count, start, shape), space in self._leaves:
+            array = np.frombuffer(body, dtype, count, start).reshape(shape)
+            observations[name] = array
             space.validate_range(array, field)
         transition = Transition(observations, rewards, self._nowhere, self._nowhere)
         return self._read_rest(transition, body) if self._has_more else transition
@@ -133,13 +134,13 @@ class StepReader:
         present, overridden, number = self._present, self._overridden, self._step_id
         executed = {}
         for name, field, view, space in self._executed:
-            executed[name] = array = view.get(body)
+            executed[name] = array = _read(body, view)
             space.validate_range(array, field)
         return transition._replace(
             step_id=0 if number is None else _read_number(body, number),
-            absent=None if present is None else find_absent(present.get(body).astype(np.bool_)),
+            absent=None if present is None else find_absent(_read(body, present).astype(np.bool_)),
             executed=executed or None,
-            overridden=None if overridden is None else overridden.get(body).astype(np.bool_),
+            overridden=None if overridden is None else _read(body, overridden).astype(np.bool_),
         )
 
 
@@ -147,15 +148,11 @@ def _read_number(body: bytes, span: Span) -> int:
     return int.from_bytes(body[span.start : span.stop], "little")
 
 
-class _View:
-    """Where an array lies in each message of a layout."""
+def _find_view(span: Span, dtype: np.dtype, shape: tuple[int, ...]) -> View:
+    """Returns where an array lies in each message of a layout."""
+    return dtype, (span.stop - span.start) // dtype.itemsize, span.start, shape
 
-    def __init__(self, span: Span, dtype: np.dtype, shape: tuple[int, ...]):
-        self._dtype = dtype
-        self._count = (span.stop - span.start) // dtype.itemsize
-        self._start = span.start
-        self._shape = shape
 
-    def get(self, body: bytes) -> np.ndarray:
-        array = np.frombuffer(body, self._dtype, self._count, self._start)
-        return array.reshape(self._shape)
+def _read(body: bytes, view: View) -> np.ndarray:
+    dtype, count, start, shape = view
+    return np.frombuffer(body, dtype, count, start).reshape(shape)
