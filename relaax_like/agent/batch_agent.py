@@ -237,14 +237,11 @@ class BatchAgent(abc.ABC):
             all slots ended and no new episode has begun yet.
           rewards: [k, r]; None at the start, when there were no actions.
           next_alive: [k]: 1 alive, 0 terminated, -1 truncated; None if no episode ended.
-          final_observations: name -> [k, ...], last observations of the slots whose episode ended;
-            other rows are not used. None: they are not known, and no slot was truncated.
+          final_observations: see `RolloutBuffer.add_outcome`.
           episodes: those that ended in this step.
           executed: what was carried out instead of the last actions; None: the actions themselves.
-          absent: [k] bool, slots whose observations are meaningless and which need no action; None:
-            no slot.
-
-        `executed` and `absent` are for agents whose `can_be_absent` is True.
+            Like `absent` only for agents whose `can_be_absent` is True.
+          absent: [k] bool, slots that need no action; None: no slot.
 
         Raises:
           InvalidInputError: the third rollout in a row has numbers that cannot be learned from; the
@@ -257,14 +254,11 @@ class BatchAgent(abc.ABC):
         elif self.learning:
             if next_alive is not None:
                 self._main.add_episodes(episodes)
-            self._cts_store_data(
-                self._asked,
-                rewards if self._shape is None else self._shape(rewards),
-                self._alive if next_alive is None else next_alive,
-                # The value after a terminal state is multiplied by zero: any array will do.
-                self._observations if observations is None else observations,
-                final_observations,
-            )
+            # The value after a terminal state is multiplied by zero: any array will do.
+            following = self._observations if observations is None else observations
+            alive = self._alive if next_alive is None else next_alive
+            shaped = rewards if self._shape is None else self._shape(rewards)
+            self._cts_store_data(self._asked, shaped, alive, following, final_observations)
         elif next_alive is not None:
             for helper in self._storing:
                 helper.refresh()

@@ -18,7 +18,7 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.records import MAX_EPISODES, Episode, EpisodeReport, Playing
 from relaax_like.experience.magnitudes import MAX_RETURN, validate_rollout
-from relaax_like.experience.rollout import Executed, RolloutBuffer, make_agent_ids
+from relaax_like.experience.rollout import Executed, Rollout, RolloutBuffer, make_agent_ids
 from relaax_like.wire.errors import InvalidInputError
 
 logger = logging.getLogger(__name__)
@@ -251,14 +251,15 @@ class OnlineHelper:
         rollout = self._buffer.add_outcome(
             rewards, next_alive, next_inputs, final_inputs, executed, absent_next, is_due
         )
-        if rollout is None:
-            return
-        taken = self._buffer.newest_env_steps
+        if rollout is not None:
+            self._finish(rollout, self._buffer.newest_env_steps)
+
+    def _finish(self, rollout: Rollout, taken: int) -> None:
+        """Submits, discards or refuses a complete rollout of `taken` steps; see `add_outcome`."""
         if rollout.valid is not None and not rollout.valid.any():
             self._uncounted += taken
             if self._episodes or self.counts_steps:
-                env_steps = self._take_env_steps(0)
-                self._processor.report(self._take_reports(env_steps), env_steps)
+                self._report()
             return
         try:
             validate_rollout(rollout)
@@ -274,18 +275,22 @@ class OnlineHelper:
             del self._episodes[:-MAX_EPISODES]
             return
         self._submitted += 1
+        self._wait_until = time.monotonic() + self._find_longest_wait()
+        env_steps = self._take_env_steps(taken)
+        ended = self._take_reports(env_steps)
+        self._processor.submit(
+            rollout, ended, self._note_learned, env_steps, self._name, self._is_urgent
+        )
+
+    def _find_longest_wait(self) -> float:
+        """Returns for how many seconds the agent waits for the rollout that it submits next."""
         longest = self._max_wait_sec
         if longest is None and self._processor.keeps_requests:
             longest = math.inf
         if longest is None:
             is_short = self._learned and self._ahead and not self._is_replayed
             longest = _WAIT_SEC if is_short else _LONG_WAIT_SEC
-        self._wait_until = time.monotonic() + longest
-        env_steps = self._take_env_steps(taken)
-        ended = self._take_reports(env_steps)
-        self._processor.submit(
-            rollout, ended, self._note_learned, env_steps, self._name, self._is_urgent
-        )
+        return longest
 
     def add_episodes(self, episodes: Sequence[Episode]) -> None:
         """Adds episodes that end in the step whose outcome is added next.
@@ -358,8 +363,7 @@ class OnlineHelper:
         self.refused_rollouts += 1
         self._refused_in_a_row += 1
         self._drop(env_steps)
-        env_steps = self._take_env_steps(0)
-        self._processor.report(self._take_reports(env_steps), env_steps)
+        self._report()
         if self._refused_in_a_row >= _MAX_REFUSED:
             raise InvalidInputError(
                 f"{error}; {_MAX_REFUSED} rollouts in a row were refused; check what the "
@@ -375,6 +379,11 @@ class OnlineHelper:
                 self.refused_rollouts,
                 error,
             )
+
+    def _report(self) -> None:
+        """Reports steps and episodes that are not learned from."""
+        env_steps = self._take_env_steps(0)
+        self._processor.report(self._take_reports(env_steps), env_steps)
 
     def _take_env_steps(self, env_steps: int) -> int:
         """Returns the steps to count with a request: its own, and those of discarded rollouts."""

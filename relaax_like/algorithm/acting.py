@@ -137,6 +137,13 @@ class NumpyActor:
             best = {name: distribution.mode() for name, distribution in distributions.items()}
             unrated = np.zeros(_count_rows(inputs), np.float32)
             return Prediction(best, next_states, unrated, version)
+        actions, log_prob = self._choose(distributions, exploit)
+        prediction = Prediction(actions, next_states, log_prob, version)
+        self._subset.validate(prediction)
+        return prediction
+
+    def _choose(self, distributions: Any, exploit: bool) -> tuple[dict[str, np.ndarray], Any]:
+        """Returns actions, and the log-probability of all of a row together."""
         actions: dict[str, np.ndarray] = {}
         log_prob: Any = 0.0
         for name, distribution in distributions.items():
@@ -147,9 +154,7 @@ class NumpyActor:
                 action, part = distribution.sample_with_log_prob(self._random)
             actions[name] = action
             log_prob = log_prob + part
-        prediction = Prediction(actions, next_states, log_prob, version)
-        self._subset.validate(prediction)
-        return prediction
+        return actions, log_prob
 
     def value(self, inputs: Arrays, states: Arrays) -> np.ndarray:
         """Returns V, `[B] float32`, for `[B, ...]` inputs and the memory before them.

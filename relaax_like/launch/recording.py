@@ -25,12 +25,10 @@ from relaax_like.core.records import Episode, LearnRequest
 from relaax_like.experience.rollout import Arrays, Rollout, concatenate
 from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
 from relaax_like.launch.algorithm_code import (
-    has_plain_agents,
     load_agent_class,
-    load_model_module,
     make_actors,
 )
-from relaax_like.launch.frozen_agents import validate_values
+from relaax_like.launch.frozen_agents import can_play_fixed, validate_values
 from relaax_like.launch.local import (
     LocalAgents,
     ask_environment,
@@ -106,16 +104,10 @@ def record(
       InvalidInputError: the environment returned a wrong value.
       RelaaxError: the environment's code failed.
     """
-    if policy not in POLICIES:
-        raise ConfigError(f"policy: {policy!r}, expected one of {', '.join(POLICIES)}")
-    _validate_folder(folder, append)
+    _validate_arguments(folder, policy, append)
     prepare_tensorflow(experiment, learns=False)
     experiment, _ = ask_environment(experiment)
-    if has_plain_agents(experiment) or load_model_module(experiment) is None:
-        raise ConfigError(
-            f"{experiment.algorithm_folder}: the agents of this algorithm run their own code, or "
-            "have several tasks, and cannot be recorded; name an experiment with another algorithm"
-        )
+    _validate_agents(experiment)
     writer = TrajectoryWriter(folder, math.inf)
     number = writer.find_next()
     with open_slots(experiment, f"record {number}") as slots:
@@ -132,12 +124,14 @@ def record(
     return recorder.recorded
 
 
-def _validate_folder(folder: Path, append: bool) -> None:
-    """Checks that recordings can be written to a folder, or added to those that are there.
+def _validate_arguments(folder: Path, policy: str, append: bool) -> None:
+    """Checks the policy, and that recordings can be written to the folder, or added to it.
 
     Raises:
       ConfigError: see `record`.
     """
+    if policy not in POLICIES:
+        raise ConfigError(f"policy: {policy!r}, expected one of {', '.join(POLICIES)}")
     try:
         found = find_trajectories(folder)
     except OSError as error:
@@ -153,6 +147,19 @@ def _validate_folder(folder: Path, append: bool) -> None:
         raise ConfigError(
             f"{folder}: already contains {len(found)} trajectory file(s); name another folder with "
             "--output, or pass --append to add to them"
+        )
+
+
+def _validate_agents(experiment: Experiment) -> None:
+    """Checks that the algorithm's agents only need values to act.
+
+    Raises:
+      ConfigError: see `record`.
+    """
+    if not can_play_fixed(experiment):
+        raise ConfigError(
+            f"{experiment.algorithm_folder}: the agents of this algorithm run their own code, or "
+            "have several tasks, and cannot be recorded; name an experiment with another algorithm"
         )
 
 

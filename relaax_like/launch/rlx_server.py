@@ -91,7 +91,6 @@ def make_rlx_server(
       on_session: called with each new session, before its first message.
     """
     security = security or ServerSecurity()
-    report = (reporter or Reporter()).report
 
     def make_session(name: str) -> Session:
         session = Session(
@@ -105,7 +104,7 @@ def make_rlx_server(
             tokens=security.tokens,
             exploit=exploit,
         )
-        session.report = report
+        session.report = (reporter or Reporter()).report
         on_session(session)
         return session
 
@@ -144,23 +143,12 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
     reporter = Reporter.from_environment()
     chaos.from_environment()  # so that a mistake in it is reported here, not by the first agent
     shutdown = Shutdown()
-    validate_exposure(settings.bind, experiment.security, key="relaax-rlx-server.bind")
-    security = make_server_security(experiment)
-    validate_port_free(settings.bind, "--bind")
+    security = prepare_bind(experiment)
     address = str(settings.parameter_server.to_connect())
     with BridgeControl().connect(address, make_client_security(experiment)) as link:
         metrics = make_agent_metrics(experiment, link)
         learner = _make_learner(experiment, overrides, link, shutdown)
-
-        def make_client(client_id: str) -> ParameterServerClient:
-            return link.parameter_server_stub(client_id, metrics, _HELLO_WAIT_SEC)
-
-        host: AgentHost
-        if experiment.algorithm.lacks_spaces:
-            host = _make_late_host(experiment, make_client, learner, metrics, link, shutdown)
-        else:
-            with shutdown.interrupting(), tracing.span(tracing.START):
-                host = make_linked_host(experiment, make_client, learner, metrics)
+        host = _make_host(experiment, learner, metrics, link, shutdown)
         newest: deque[Greeting] = deque(maxlen=1)  # of clients that train
 
         def watch_session(session: Session) -> None:
@@ -184,6 +172,19 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
             if metrics is not link.metrics():
                 metrics.close()
     return end_server(server, shutdown)
+
+
+def prepare_bind(experiment: Experiment) -> ServerSecurity:
+    """Checks the address of the rlx server; returns what clients must present.
+
+    Raises:
+      ConfigError, RelaaxError: see `run_rlx_server`.
+    """
+    bind = experiment.rlx_server.bind
+    validate_exposure(bind, experiment.security, key="relaax-rlx-server.bind")
+    security = make_server_security(experiment)
+    validate_port_free(bind, "--bind")
+    return security
 
 
 def serve_until_stopped(
@@ -265,15 +266,21 @@ async def _serve(
     await server.stop()
 
 
-def _make_late_host(
+def _make_host(
     experiment: Experiment,
-    make_client: Callable[[str], ParameterServerClient],
     learner: ChildLearner | RemoteLearners,
     metrics: Metrics,
     link: Link,
     shutdown: Shutdown,
-) -> LateHost:
-    """Makes the host of an experiment whose settings do not define its spaces."""
+) -> AgentHost:
+    """Makes the host; that of an experiment whose settings do not define its spaces waits."""
+
+    def make_client(client_id: str) -> ParameterServerClient:
+        return link.parameter_server_stub(client_id, metrics, _HELLO_WAIT_SEC)
+
+    if not experiment.algorithm.lacks_spaces:
+        with shutdown.interrupting(), tracing.span(tracing.START):
+            return make_linked_host(experiment, make_client, learner, metrics)
     if isinstance(learner, ChildLearner) and not has_plain_agents(experiment):
         learner.start()  # imports TensorFlow, then requests the spaces from the parameter server
 

@@ -11,14 +11,18 @@ import numpy as np
 from relaax_like.bridge.client import make_client_id
 from relaax_like.config.models import Experiment
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.launch.rlx_server import end_server, make_rlx_server, serve_until_stopped
+from relaax_like.launch.rlx_server import (
+    end_server,
+    make_rlx_server,
+    prepare_bind,
+    serve_until_stopped,
+)
 from relaax_like.launch.saved_policy import LATEST, SavedPolicy, read_snapshot
-from relaax_like.launch.security import make_server_security, validate_exposure
 from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.rlx_server.server import RlxServer
 from relaax_like.rlx_server.session import Session
 from relaax_like.rlx_server.transition import SlotEpisode
-from relaax_like.supervision.process import Shutdown, validate_port_free
+from relaax_like.supervision.process import Shutdown
 
 logger = logging.getLogger(__name__)
 
@@ -122,9 +126,7 @@ def open_policy_server(
     """
     settings = experiment.rlx_server
     prepare_tensorflow(experiment, learns=False)
-    validate_exposure(settings.bind, experiment.security, key="relaax-rlx-server.bind")
-    security = make_server_security(experiment)
-    validate_port_free(settings.bind, "--bind")
+    security = prepare_bind(experiment)
     with shutdown.interrupting():
         policy = SavedPolicy(
             experiment, read_snapshot(experiment, version), make_client_id("serve")

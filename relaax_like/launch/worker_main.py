@@ -113,22 +113,15 @@ def play(
             slots = ends.enter_context(open_slots(experiment, purpose))
             if learner is not None:
                 ends.callback(learner.stop)
-                while not learner.wait_loaded(_POLL_SEC):
-                    if shutdown.requested.is_set():  # it was refused, and a retry is useless
-                        raise Stopped(shutdown.exit_status)
+                _wait_for_learner(learner, shutdown)
             agents = LocalAgents(slots, host, stop=shutdown.requested, resumable=False, name=name)
             ends.callback(agents.close)
             keep_slots_versions(experiment, name, slots)
             with contextlib.suppress(RelaaxError):  # too large, or not the first ones
                 link.propose_spaces(agents.spaces)
-        interactor = make_interactor(
-            experiment,
-            slots,
-            agents,
-            stop=shutdown.requested,
-            on_step=_make_step_counter(experiment.algorithm, reporter),
-            seed=derive_seed(experiment.seed, purpose),
-        )
+        options = {"stop": shutdown.requested, "seed": derive_seed(experiment.seed, purpose)}
+        count_step = _make_step_counter(experiment.algorithm, reporter)
+        interactor = make_interactor(experiment, slots, agents, on_step=count_step, **options)
         times.append(lambda: interactor.busy_sec - agents.waiting_sec)
         interactor.run()
 
@@ -145,6 +138,12 @@ def _make_host(
     if learner is None:
         return make_agent_host(experiment, make_client, name)
     return make_linked_host(experiment, make_client, learner, metrics, name)
+
+
+def _wait_for_learner(learner: RemoteLearners, shutdown: Shutdown) -> None:
+    while not learner.wait_loaded(_POLL_SEC):
+        if shutdown.requested.is_set():  # it was refused, and a retry is useless
+            raise Stopped(shutdown.exit_status)
 
 
 def _make_step_counter(config: Any, reporter: Reporter) -> Callable[[], None]:

@@ -75,31 +75,13 @@ def train_with_workers(
     services = None
     if experiment.learner.publishes:
         services = make_experience_services(experiment, server, failures.append)
-    host = "127.0.0.1" if ray is None else ray.util.get_node_ip_address()
-    bind = Address(host, 0)
-    security = _make_security(experiment, bind, on_ray=ray is not None)
-    grpc_server, port = BridgeControl().create_server(
-        str(bind),
-        server,
-        security,
-        None if services is None else services.sinks,
-        make_proposer(experiment),
-    )
-    grpc_server.start()
     config = (experiment.run_dir / CONFIG_NAME).absolute()
-    topology = _make_topology(experiment, config, str(Address(host, port)))
-    try:
-        if services is not None:
-            services.start()
+    with _serving(experiment, server, services, ray) as address:
+        topology = _make_topology(experiment, config, address)
         with _make_launcher(experiment, server, topology, config, ray) as launcher:
             manager = Manager(topology, write_line=_log_line, launcher=launcher)
             with _watching(manager, server, services, stop, failures, on_ready):
                 status = manager.run()
-    finally:
-        if services is not None:
-            # TensorFlow must not be in the middle of an update when this process ends.
-            services.stop(timeout_sec=None)
-        grpc_server.stop(grace=1.0).wait(_CALLS_SEC)
     if failures:
         raise failures[0]
     if status and not stop.is_set():
@@ -107,6 +89,34 @@ def train_with_workers(
             services.join()  # standard error is hidden while TensorFlow is being loaded
         error = ConfigError if status == EXIT_USAGE else RelaaxError
         raise error("a worker could not be kept running; the lines above show how it ended")
+
+
+@contextlib.contextmanager
+def _serving(
+    experiment: Experiment, server: ParameterServer, services: ExperienceServices | None, ray: Any
+) -> Iterator[str]:
+    """Serves the parameter server, and learns, within the context; yields the address.
+
+    Raises:
+      ConfigError, RelaaxError: see `train_with_workers`.
+    """
+    host = "127.0.0.1" if ray is None else ray.util.get_node_ip_address()
+    bind = Address(host, 0)
+    security = _make_security(experiment, bind, on_ray=ray is not None)
+    sinks = None if services is None else services.sinks
+    grpc_server, port = BridgeControl().create_server(
+        str(bind), server, security, sinks, make_proposer(experiment)
+    )
+    grpc_server.start()
+    try:
+        if services is not None:
+            services.start()
+        yield str(Address(host, port))
+    finally:
+        if services is not None:
+            # TensorFlow must not be in the middle of an update when this process ends.
+            services.stop(timeout_sec=None)
+        grpc_server.stop(grace=1.0).wait(_CALLS_SEC)
 
 
 def _make_security(experiment: Experiment, bind: Address, on_ray: bool) -> ServerSecurity:

@@ -254,6 +254,7 @@ class BatchSlots(Slots):
 
 def _find_alive(transition: Transition) -> np.ndarray:
     """Returns 1, 0 or -1 for each slot; see `BatchAgent.observe`."""
+    assert transition.ended is not None
     assert transition.truncated is not None
     return np.where(transition.truncated, TRUNCATED, np.where(transition.ended, TERMINATED, ALIVE))
 
