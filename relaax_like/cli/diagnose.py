@@ -216,17 +216,13 @@ def compute_gradient_norms(
         task.set_values([arrays[f"value/{variable.name}"] for variable in variables])
         # The next update is one in which all phases are due.
         task.num_gradients = math.lcm(*(phase.every for phase in algorithm.phases)) - 1
+        trained = [variable for variable in variables if variable.kind == TRAINABLE]
         norms: dict[str, float] = {}
         costs: dict[str, float] = {}
         for gradient in task.compute_updates(
             **_unpack_batch(arrays), global_t=int(arrays["global_t"])
         ):
-            names = [
-                variable.name
-                for variable in variables
-                if variable.kind == TRAINABLE
-                and (not gradient.groups or variable.group in gradient.groups)
-            ]
+            names = [v.name for v in trained if v.group in (gradient.groups or (v.group,))]
             for one, array in zip(names, gradient.arrays, strict=True):
                 norms[one] = float(np.linalg.norm(array.astype(np.float64)))
             costs.update(gradient.numbers)

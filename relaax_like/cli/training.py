@@ -6,6 +6,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from relaax_like.config.keys import flags_to_overrides
 from relaax_like.config.loader import load_experiment
@@ -21,6 +22,9 @@ from relaax_like.supervision.process import (
     start_tracing,
 )
 from relaax_like.wire.errors import ConfigError
+
+if TYPE_CHECKING:
+    from relaax_like.supervision.topology import Topology
 
 
 def print_topology(config: Path, sets: Sequence[str]) -> int:
@@ -193,26 +197,13 @@ def _run_processes(
     begins_new_run: bool = False,
 ) -> int:
     from relaax_like.launch.parameter_server import make_run_dir
-    from relaax_like.launch.run import (
-        choose_ports,
-        keep_addresses,
-        make_topology,
-        validate_run,
-        validate_servers,
-    )
     from relaax_like.run_folders.run_folder import RUN, describe_start, validate_not_emptied
     from relaax_like.supervision.launcher import Launcher
     from relaax_like.supervision.log_file import add_log_file
     from relaax_like.supervision.manager import Manager, output
 
     setup_logging("INFO")
-    (validate_servers if ray is None else validate_run)(experiment)
-    sets = [*sets, *fix_run_dir(experiment.run_dir)]
-    ports = [] if ray is not None else choose_ports(experiment)
-    placed = load_experiment(experiment.file, [*sets, *ports]) if ports else experiment
-    topology = make_topology(placed, [*sets, *ports], trace)
-    if ports or ray is not None:
-        topology = keep_addresses(experiment, topology)
+    topology = _plan(experiment, [*sets, *fix_run_dir(experiment.run_dir)], trace, ray is not None)
     with contextlib.ExitStack() as ends:
         launcher: Launcher | None = None
         if ray is not None:
@@ -237,3 +228,14 @@ def _run_processes(
     if trace:
         print(f"where the time went: relaax trace {shlex.quote(str(experiment.run_dir))}")
     return status or shutdown.exit_status
+
+
+def _plan(experiment: Experiment, sets: Sequence[str], trace: bool, on_ray: bool) -> "Topology":
+    """Returns the processes of a run, with ports of this machine unless they run on Ray."""
+    from relaax_like.launch import run
+
+    (run.validate_run if on_ray else run.validate_servers)(experiment)
+    ports = [] if on_ray else run.choose_ports(experiment)
+    placed = load_experiment(experiment.file, [*sets, *ports]) if ports else experiment
+    topology = run.make_topology(placed, [*sets, *ports], trace)
+    return run.keep_addresses(experiment, topology) if ports or on_ray else topology

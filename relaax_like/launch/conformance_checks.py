@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from relaax_like.algorithm.acting import NumpyActor
+from relaax_like.algorithm.model import get_variables
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.places import describe_attribute, describe_place
@@ -82,7 +84,6 @@ def check_specs(subject: Subject) -> None:
 
 def check_numpy(subject: Subject) -> None:
     """Checks that the policy is the same function in NumPy and in TensorFlow."""
-    from relaax_like.algorithm.acting import NumpyActor
     from relaax_like.nn.runtime import tf
 
     model = subject.make_model()
@@ -149,7 +150,7 @@ def check_padding(subject: Subject) -> None:
         costs = policy.forward(policy.data_preprocess(data))
         results.append((costs, policy.get_values()))
     (costs, values), (other_costs, other_values) = results
-    start = [variable.value for variable in _get_variables(subject.make_model())]
+    start = [variable.value for variable in get_variables(subject.make_model())]
     for name, number in costs.items():
         if not np.isclose(number, other_costs[name], rtol=1e-4, atol=1e-5, equal_nan=True):
             raise Failed(
@@ -192,7 +193,7 @@ def check_placements(subject: Subject) -> None:
     optimizers = _make_plain(subject)
     whole = subject.make_learning(optimizers)
     algorithm = subject.make_algorithm()
-    variables = _get_variables(algorithm.model)
+    variables = get_variables(algorithm.model)
     manifest = make_manifest(variables)
     start = [variable.value for variable in variables]
     store = Store(manifest, manifest.pack(start), optimizers, find_follows(variables))
@@ -229,7 +230,7 @@ def check_declarations(subject: Subject) -> None:
     rounds = max((phase.every for phase in algorithm.phases), default=1)
     for seed in range(rounds - 2):
         policy.forward(policy.data_preprocess(subject.make_data(model, 11 + seed)))
-    variables = _get_variables(model)
+    variables = get_variables(model)
     changed: dict[str, bool] = {}
     for variable, value in zip(variables, policy.get_values(), strict=True):
         if variable.kind == TRAINABLE:
@@ -259,7 +260,7 @@ def check_export(subject: Subject) -> None:
         raise NotApplicable(str(error)) from None
     from relaax_like.algorithm.greedy import GreedyPolicy
 
-    values = [variable.value for variable in _get_variables(model)]
+    values = [variable.value for variable in get_variables(model)]
     actor = subject.make_actor(model)
     actor.set_values(values, 0)
     policy = GreedyPolicy(model, values, subject.config)
@@ -295,12 +296,6 @@ def _make_plain(subject: Subject) -> dict[str, OptimizerConfig]:
     return dict.fromkeys(subject.optimizers, OptimizerConfig(name="sgd", learning_rate=0.01))
 
 
-def _get_variables(model: Any) -> Any:
-    from relaax_like.algorithm.model import get_variables
-
-    return get_variables(model)
-
-
 def _compare_changes(
     subject: Subject,
     start: Sequence[np.ndarray],
@@ -310,7 +305,7 @@ def _compare_changes(
     cure: str,
 ) -> None:
     """Compares the changes of two updates, for each variable relative to its change."""
-    variables = _get_variables(subject.make_model())
+    variables = get_variables(subject.make_model())
     for variable, before, one, other in zip(variables, start, values, others, strict=True):
         change = np.linalg.norm((one - before).astype(np.float64))
         difference = np.linalg.norm((one - other).astype(np.float64))

@@ -54,45 +54,11 @@ def check_learning(subject: Subject, learn_sec: float) -> str:
     experiment = subject.experiment
     if isinstance(get_plan(experiment.algorithm), Offline):
         raise NotApplicable("the plan is Offline, so it does not play")
-    own_task = experiment.file.name == TASK_NAME and experiment.environment is not None
-    make_slots: Callable[[], Any] | None = None
-    if own_task:
-        if experiment.learner.target_return is None:
-            raise ConfigError(
-                f"{experiment.file}: learner.target_return is missing; set it to the mean return "
-                f"that the task must reach within {learn_sec:g} s of processor time"
-            )
-        learner = experiment.learner
-    else:
-        observations, actions = _find_spaces(subject.config)
-        make_slots = lambda: BanditSlots(observations, actions, _BANDIT_SLOTS, 0)  # noqa: E731
-        learner = LearnerConfig(
-            placement=experiment.learner.placement,
-            max_rollouts_ahead=experiment.learner.max_rollouts_ahead,
-            target_return=_PASSES_AT * EPISODE_STEPS,
-            target_episodes=_BANDIT_EPISODES,
-        )
+    learner, make_slots = _define_task(subject, learn_sec)
     if learner.placement == "standalone":  # all is one process here
         learner = learner.model_copy(update={"placement": "server"})
     with tempfile.TemporaryDirectory() as folder:
-        run_dir = Path(folder) / "run"
-        settings = experiment.parameter_server.model_copy(
-            update={
-                "checkpoint_dir": run_dir / "checkpoints",
-                "metrics_dir": run_dir / "metrics",
-                "mirror_url": None,
-                "progress_interval_sec": 1e9,
-            }
-        )
-        task = replace(
-            experiment,
-            run_dir=run_dir,
-            compile_cache=None,
-            learner=learner,
-            parameter_server=settings,
-            metrics_server=None,
-            wandb=None,
-        )
+        task = _move(replace(experiment, learner=learner), Path(folder) / "run")
         trainer = _TaskTrainer(task, make_slots, learn_sec)
         with _quiet():
             trainer.run(Shutdown())
@@ -103,7 +69,7 @@ def check_learning(subject: Subject, learn_sec: float) -> str:
         found = "no episode has ended"
         if mean is not None:
             found = f"the mean return of {status.return_episodes} episode(s) is {mean:.3g}"
-        cure = "lower learner.target_return" if own_task else "define a task"
+        cure = "define a task" if make_slots else "lower learner.target_return"
         raise Failed(
             f"{subject.folder}: {status.finished or trainer.why}; after {status.global_t:,} steps "
             f"{found}; expected {learner.target_return:g} or more over {learner.target_episodes} "
@@ -111,6 +77,48 @@ def check_learning(subject: Subject, learn_sec: float) -> str:
             f"{TASK_NAME}"
         )
     return status.finished
+
+
+def _define_task(
+    subject: Subject, learn_sec: float
+) -> tuple[LearnerConfig, Callable[[], Any] | None]:
+    """Returns the target, and what makes the bandit's slots; None: the task of check.yaml."""
+    experiment = subject.experiment
+    if experiment.file.name == TASK_NAME and experiment.environment is not None:
+        if experiment.learner.target_return is None:
+            raise ConfigError(
+                f"{experiment.file}: learner.target_return is missing; set it to the mean return "
+                f"that the task must reach within {learn_sec:g} s of processor time"
+            )
+        return experiment.learner, None
+    observations, actions = _find_spaces(subject.config)
+    learner = LearnerConfig(
+        placement=experiment.learner.placement,
+        max_rollouts_ahead=experiment.learner.max_rollouts_ahead,
+        target_return=_PASSES_AT * EPISODE_STEPS,
+        target_episodes=_BANDIT_EPISODES,
+    )
+    return learner, lambda: BanditSlots(observations, actions, _BANDIT_SLOTS, 0)
+
+
+def _move(experiment: Experiment, run_dir: Path) -> Experiment:
+    """Returns an experiment whose run leaves everything in a folder, and sends nothing."""
+    settings = experiment.parameter_server.model_copy(
+        update={
+            "checkpoint_dir": run_dir / "checkpoints",
+            "metrics_dir": run_dir / "metrics",
+            "mirror_url": None,
+            "progress_interval_sec": 1e9,
+        }
+    )
+    return replace(
+        experiment,
+        run_dir=run_dir,
+        compile_cache=None,
+        parameter_server=settings,
+        metrics_server=None,
+        wandb=None,
+    )
 
 
 class _TaskTrainer(BaseTrainer):

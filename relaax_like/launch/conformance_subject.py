@@ -7,16 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relaax_like.algorithm.acting import Actor, make_actor
+from relaax_like.algorithm.model import get_groups, get_learning_specs, get_reward_columns
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment
 from relaax_like.config.optimizer import OptimizerConfig, choose_optimizer
-from relaax_like.config.plan import (
-    Episodes,
-    LearningPlan,
-    Offline,
-    Replay,
-    get_plan,
-)
+from relaax_like.config.plan import Episodes, LearningPlan, Offline, Replay, get_plan
 from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.algorithm_code import (
@@ -25,12 +21,11 @@ from relaax_like.launch.algorithm_code import (
     make_algorithm,
     make_model,
 )
+from relaax_like.learn.replayed import ReplayIteration, make_table
 from relaax_like.supervision.process import without_native_stderr
 
-if TYPE_CHECKING:  # They import TensorFlow.
-    from relaax_like.algorithm.acting import Actor
+if TYPE_CHECKING:  # It imports TensorFlow.
     from relaax_like.learn.learning_policy import LearningPolicy
-    from relaax_like.learn.replayed import ReplayIteration
 
 _OPEN_COLUMNS, _OPEN_STEPS = 4, 8
 
@@ -111,10 +106,8 @@ class Subject:
             "learner learns for the agents"
         )
 
-    def make_actor(self, model: Any) -> "Actor":
+    def make_actor(self, model: Any) -> Actor:
         """Makes an actor for the model's policy."""
-        from relaax_like.algorithm.acting import make_actor
-
         return make_actor(model, 0, self.config)
 
     def draw(self, specs: Sequence[tuple[str, Mapping[str, Any]]], *axes: int, seed: int) -> Any:
@@ -133,33 +126,17 @@ class Subject:
         Raises:
           NotApplicable: see `plan`.
         """
-        from relaax_like.algorithm.model import get_learning_specs, get_reward_columns
-
         steps, columns = self._find_size()
         specs = get_learning_specs(model)
         inputs = self.draw(specs, steps + padding + 1, columns, seed=seed)
-        actor = self.make_actor(model)
-        states = make_zeros(model.get_state_specs(), columns)
-        actions: dict[str, list[np.ndarray]] = {}
-        log_probs = []
         random = np.random.default_rng(seed)
         alive = random.choice([1.0, 1.0, 1.0, 0.0, -1.0], (steps + padding, columns))
         alive = alive.astype(np.float32)
         if isinstance(self.plan, Episodes):
             alive[:] = 1.0
             alive[steps - 1] = 0.0
-        first, memory = dict(states), states
-        for step in range(steps + padding):
-            seen = {name: inputs[name][step] for name, _ in model.get_input_specs()}
-            prediction = actor.act(seen, memory)
-            for name, action in prediction.actions.items():
-                actions.setdefault(name, []).append(np.asarray(action))
-            log_probs.append(np.asarray(prediction.log_prob, np.float32))
-            goes_on = alive[step] > 0
-            memory = {
-                name: np.where(_widen(goes_on, array.ndim), array, 0).astype(array.dtype)
-                for name, array in prediction.next_states.items()
-            }
+        states = make_zeros(model.get_state_specs(), columns)
+        actions, log_prob = self._act(model, inputs, dict(states), alive)
         width = max(part.stop for part in get_reward_columns(model).values())
         valid = None
         if padding:
@@ -170,9 +147,9 @@ class Subject:
             next_inputs={name: array[1:] for name, array in inputs.items()},
             next_alive=alive,
             rewards=random.standard_normal((*alive.shape, width)).astype(np.float32),
-            actions={name: np.stack(all_) for name, all_ in actions.items()},
-            log_prob=np.stack(log_probs),
-            states=first,
+            actions=actions,
+            log_prob=log_prob,
+            states=states,
             versions=np.zeros(len(alive), np.int64),
             valid=valid,
         )
@@ -183,10 +160,24 @@ class Subject:
             rollout=rollout, tickets=(1,), env_steps=rollout.env_steps, mean_version=0.0, keys=keys
         )
 
-    def _replay(self, model: Any, plan: Replay, rollout: Rollout) -> "ReplayIteration":
-        """Returns minibatches of a rollout's steps."""
-        from relaax_like.learn.replayed import ReplayIteration, make_table
+    def _act(
+        self, model: Any, inputs: Any, memory: Any, alive: np.ndarray
+    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Returns the actions of the initial policy in a rollout, and their log-probabilities."""
+        actor, predictions = self.make_actor(model), []
+        for step, row in enumerate(alive):
+            seen = {name: inputs[name][step] for name, _ in model.get_input_specs()}
+            predictions.append(actor.act(seen, memory))
+            memory = {
+                name: np.where(_widen(row > 0, array.ndim), array, 0).astype(array.dtype)
+                for name, array in predictions[-1].next_states.items()
+            }
+        names = predictions[0].actions
+        actions = {n: np.stack([np.asarray(p.actions[n]) for p in predictions]) for n in names}
+        return actions, np.stack([np.asarray(p.log_prob, np.float32) for p in predictions])
 
+    def _replay(self, model: Any, plan: Replay, rollout: Rollout) -> ReplayIteration:
+        """Returns minibatches of a rollout's steps."""
         number = rollout.next_alive.size
         plan = replace(plan, capacity=4 * number, warm_up_steps=0, updates_per_step=1.0)
         agents = np.arange(rollout.slots, dtype=np.int64)
@@ -251,8 +242,6 @@ class Subject:
           Failed: a group has no optimizer.
           NotApplicable: see `make_model`.
         """
-        from relaax_like.algorithm.model import get_groups
-
         own = self.experiment.optimizers
         chosen = {group: choose_optimizer(group, own) for group in get_groups(self.make_model())}
         if lacking := [group for group, name in chosen.items() if not name]:

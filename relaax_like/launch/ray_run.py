@@ -50,11 +50,7 @@ def open_ray_launcher(
       ModuleNotFoundError: Ray is not installed.
       Exception: see `join` and `RunRecord.read`.
     """
-    if experiment.learner.backprop_workers < 0:
-        raise ConfigError(
-            "learner.backprop_workers: -1 measures the cores of a machine, but Ray must know their "
-            "number before it chooses one; with --ray, set it to 1 or more"
-        )
+    _validate_cores(experiment)
     ray = join(address, sum(node.cpus for node in topology.nodes), experiment.security.insecure)
     record = RunRecord(ray, experiment.run_dir)
     validate_nothing_lost(experiment, record, accept_loss)
@@ -77,6 +73,14 @@ def open_ray_launcher(
             validate_exposure(place, experiment.security, on_ray=True)
         with record.following(_make_read_progress(experiment, topology, launcher)):
             yield launcher
+
+
+def _validate_cores(experiment: Experiment) -> None:
+    if experiment.learner.backprop_workers < 0:
+        raise ConfigError(
+            "learner.backprop_workers: -1 measures the cores of a machine, but Ray must know their "
+            "number before it chooses one; with --ray, set it to 1 or more"
+        )
 
 
 def validate_nothing_lost(experiment: Experiment, record: RunRecord, accept_loss: bool) -> None:

@@ -12,6 +12,9 @@ from relaax_like.reports.plot import compute_running_mean
 from relaax_like.run_folders.runs import Run
 from relaax_like.wire.errors import SnapshotError
 
+# A run's newest numbers: environment steps, mean return, and number of episodes in it.
+_Newest = tuple[int, float | None, int | None]
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunSummary:
@@ -40,15 +43,6 @@ class RunSummary:
     steps_per_sec: float | None
 
 
-@dataclass(frozen=True)
-class _Newest:
-    """A run's newest numbers: environment steps, mean return, and number of episodes in it."""
-
-    steps: int
-    mean_return: float | None = None
-    episodes: int | None = None
-
-
 def summarize_run(run: Run, target: float | None) -> RunSummary:
     """Computes a run's numbers from its curves and its newest snapshot.
 
@@ -58,7 +52,8 @@ def summarize_run(run: Run, target: float | None) -> RunSummary:
     """
     window = int(run.settings.get("learner.target_episodes") or DEFAULT_WINDOW)
     # The snapshot of an ended run is at least as new, and exact; curves have 32 bits.
-    newest = max(_read_snapshot(run), _read_curves(run, window), key=lambda n: n.steps)
+    newest = max(_read_snapshot(run), _read_curves(run, window), key=lambda one: one[0])
+    steps, mean_return, episodes = newest
     means = find_mean_returns(run, window)
     reached = []
     if target is not None:
@@ -66,9 +61,9 @@ def summarize_run(run: Run, target: float | None) -> RunSummary:
     return RunSummary(
         run=run.name,
         seed=run.seed,
-        steps=newest.steps,
-        mean_return=newest.mean_return,
-        episodes=newest.episodes,
+        steps=steps,
+        mean_return=mean_return,
+        episodes=episodes,
         best=float(means.values.max()) if len(means.values) else None,
         target_steps=int(means.steps[reached[0]]) if reached else None,
         target_sec=float(means.seconds[reached[0]]) if reached else None,
@@ -106,20 +101,20 @@ def _read_snapshot(run: Run) -> _Newest:
     except SnapshotError:  # damaged, unreadable or of another version: only the curves remain
         state = None
     if state is None:
-        return _Newest(0)
+        return 0, None, None
     mean, episodes = state.statistics.get("mean_return"), state.statistics.get("return_episodes")
-    return _Newest(state.global_t, mean, episodes or None)
+    return state.global_t, mean, episodes or None
 
 
 def _read_curves(run: Run, window: int) -> _Newest:
     means, episodes = run.curves.get(MEAN_RETURN), run.curves.get(RETURN_EPISODES)
     if means is not None and episodes is not None:
-        return _Newest(int(means.steps[-1]), float(means.values[-1]), int(episodes.values[-1]))
+        return int(means.steps[-1]), float(means.values[-1]), int(episodes.values[-1])
     rewards = run.curves.get(EPISODE_REWARD)
     if rewards is None:
-        return _Newest(0)
+        return 0, None, None
     newest = rewards.values[-window:]
-    return _Newest(int(rewards.steps[-1]), float(newest.mean()), len(newest))
+    return int(rewards.steps[-1]), float(newest.mean()), len(newest)
 
 
 def _compute_speed(run: Run) -> float | None:

@@ -8,7 +8,6 @@ import os
 import re
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 
@@ -69,8 +68,8 @@ class NewestScalars(Metrics):
         self._recorder.histogram(name, values, x)
 
 
-class Progress(ABC):
-    """Shows the progress of a training run.
+class Progress:
+    """Shows the progress of a training run; this class logs a line each time.
 
     Attributes:
       interval_sec: time between two calls of `show`.
@@ -82,16 +81,8 @@ class Progress(ABC):
         self.interval_sec = interval_sec
         self.find_mean_length: Callable[[], float | None] = lambda: None
 
-    @abstractmethod
     def show(self, status: Status) -> None:
         """Shows the current status."""
-
-
-class PlainProgress(Progress):
-    """Logs a line each time."""
-
-    def show(self, status: Status) -> None:
-        """Logs the line."""
         log_progress(status, serves=False)
 
 
@@ -262,7 +253,7 @@ def open_progress(
         return
     console = Console()
     if mode is LogMode.PLAIN or not sys.stdout.isatty() or console.is_dumb_terminal:
-        yield PlainProgress(interval_sec)
+        yield Progress(interval_sec)
         return
     shutdown.on_repeat(lambda: _write_raw(_SHOW_CURSOR))
     with TableProgress(experiment, newest, console) as table:

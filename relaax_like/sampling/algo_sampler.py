@@ -109,14 +109,9 @@ class AlgoSampler(AlgoWorker):
             raise ConfigError(f"max_traj_len: {max_traj_len}, expected 1 or more steps")
         began = time.perf_counter()
         parts: dict[int, Buffer] = {}
-
-        def take(slot: int, buffer: Buffer) -> None:
-            parts.setdefault(slot, buffer)
-
         slots, limit = self._env_slots.slots, self._max_episode_steps
-        player = _Player(
-            self, self._env_slots, self._history, take, lambda: len(parts) < slots, do_eval
-        )
+        history, goes_on = self._history, lambda: len(parts) < slots
+        player = _Player(self, self._env_slots, history, parts.setdefault, goes_on, do_eval)
         Interactor(
             self._env_slots,
             player,
@@ -168,7 +163,7 @@ class _Player:
         sampler: AlgoSampler,
         env_slots: EnvironmentSlots,
         history: int,
-        take: Callable[[int, Buffer], None],
+        take: Callable[[int, Buffer], Any],
         goes_on: Callable[[], bool],
         do_eval: bool,
     ):

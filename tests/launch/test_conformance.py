@@ -261,7 +261,7 @@ def test_a_folder_without_one_experiment_is_refused(tmp_path: Path) -> None:
 
 def test_a_change_to_nan_is_a_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     variables = [SimpleNamespace(name="w")]
-    monkeypatch.setattr(conformance_checks, "_get_variables", lambda model: variables)
+    monkeypatch.setattr(conformance_checks, "get_variables", lambda model: variables)
     subject: Any = SimpleNamespace(make_model=lambda: None, folder="folder")
     start, one, other = [np.zeros(4)], [np.ones(4)], [np.full(4, np.nan)]
     with pytest.raises(Failed, match="w changes by 2, but the change here differs by nan"):
