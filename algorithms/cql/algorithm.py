@@ -39,30 +39,22 @@ class CQL(Algorithm):
         """
         config, model = self.config, self.model
         alpha = tf.stop_gradient(tf.exp(model.log_alpha(batch.returns)))
-        number = config.cql_actions
-        drawn, log_prob = model.draw(batch.inputs, number, self.random)
-        next_drawn, next_log_prob = model.draw(batch.next_inputs, number, self.random)
+        drawn, log_prob = model.draw(batch.inputs, config.cql_actions, self.random)
+        next_drawn, next_log_prob = model.draw(batch.next_inputs, config.cql_actions, self.random)
         uniform = self.random.uniform(tf.shape(drawn))
-        size = len(model.space.low)
         uniform = model.space.low + (model.space.high - model.space.low) * uniform
-
         next_values = model.targets.module(batch.next_inputs, next_drawn[:, 0])
         goal = batch.returns + batch.discount * tf.reduce_min(next_values, -1)
         values = model.critics(batch.inputs, batch.actions["action"])
         errors = values - tf.stop_gradient(goal)[..., None]
         others = tf.concat([uniform, drawn, next_drawn], 1)
-        densities = tf.concat(
-            [tf.fill(tf.shape(log_prob), -size * math.log(2.0)), log_prob, next_log_prob], 1
-        )
-        ratios = model.critics(batch.inputs, tf.stop_gradient(others))
-        ratios -= tf.stop_gradient(densities)[..., None]
-        log_mean = tf.reduce_logsumexp(ratios, 1) - math.log(3.0 * number)  # [B, critics]
-        gap = log_mean - values
-
+        flat = tf.fill(tf.shape(log_prob), -len(model.space.low) * math.log(2.0))
+        densities = tf.concat([flat, log_prob, next_log_prob], 1)
+        gap = self._integrate(batch, others, densities) - values
         value = tf.reduce_min(model.critics(batch.inputs, drawn[:, 0]), -1)
         target = config.entropy_target
         if target is None:
-            target = -float(size)
+            target = -float(len(model.space.low))
         surplus = tf.stop_gradient(batch.mean(log_prob[:, 0] + target))
         return Losses(
             {
@@ -77,6 +69,12 @@ class CQL(Algorithm):
                 "gap": batch.mean(tf.reduce_mean(gap, -1)),
             },
         )
+
+    def _integrate(self, batch: Batch, actions: tf.Tensor, log_densities: tf.Tensor) -> tf.Tensor:
+        """Returns log Z(x) of each critic, `[B, critics]`, from the values of drawn actions."""
+        ratios = self.model.critics(batch.inputs, tf.stop_gradient(actions))
+        ratios -= tf.stop_gradient(log_densities)[..., None]
+        return tf.reduce_logsumexp(ratios, 1) - math.log(3.0 * self.config.cql_actions)
 
 
 def make_algorithm(config: Config, model: CQLModel, seed: int) -> CQL:

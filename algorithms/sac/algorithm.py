@@ -74,20 +74,22 @@ class SAC(Algorithm):
             ACTOR: batch.mean(alpha * log_prob - value),
         }
         if model.log_alpha is not None:
-            target = config.entropy_target
-            if target is None:
-                target = (
-                    config.entropy_fraction * math.log(model.space.n)
-                    if isinstance(model.space, Discrete)
-                    else -float(len(model.space.low))
-                )
-            surplus = tf.stop_gradient(batch.mean(log_prob + target))
+            surplus = tf.stop_gradient(batch.mean(log_prob + self._find_target()))
             costs[TEMPERATURE] = -log_alpha * surplus
         return Losses(
             costs,
             rows={"priority": tf.reduce_mean(tf.abs(errors), -1)},
             metrics={"entropy": -batch.mean(log_prob), "alpha": alpha, "value": batch.mean(value)},
         )
+
+    def _find_target(self) -> Any:
+        """Returns the entropy that the temperature is tuned for."""
+        config, space = self.config, self.model.space
+        if config.entropy_target is not None:
+            return config.entropy_target
+        if isinstance(space, Discrete):
+            return config.entropy_fraction * math.log(space.n)
+        return -float(len(space.low))
 
     def _evaluate(
         self, critics: Any, inputs: Tensors, reduce: Callable[[tf.Tensor], tf.Tensor]

@@ -1,10 +1,10 @@
 """Clients of the coordinator: `CoordinatorLink` for all calls, `JobsClient` for operators."""
 
+import contextlib
 import json
 import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, TypeVar
 
 import grpc
@@ -20,10 +20,11 @@ from relaax_like.coordinator.job import (
     MAX_MESSAGE_BYTES,
     validate_size,
 )
-from relaax_like.coordinator.tasks import RefusedAttemptError
+from relaax_like.coordinator.tasks import NameInUseError, RefusedAttemptError
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.v1 import coordinator_pb2_grpc as pb_grpc
 from relaax_like.wire.backoff import draw_pause_sec
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import (
     InvalidInputError,
     NotAllowedError,
@@ -40,7 +41,7 @@ _UNREACHABLE = "nothing listens there, or the connection was lost; is it running
 _TOO_MANY_CALLS = "Concurrent RPC limit exceeded!"
 
 
-class CoordinatorLink:
+class CoordinatorLink(Closing):
     """A connection to one coordinator. Thread-safe. A context manager.
 
         with CoordinatorLink("localhost:7004", security) as link:
@@ -90,8 +91,21 @@ class CoordinatorLink:
                 f"{request.DESCRIPTOR.name}: a message of {request.ByteSize()} bytes, expected at "
                 f"most {MAX_MESSAGE_BYTES}; shorten its longest field"
             )
-        try:
+        with self._translating(timeout_sec):
             return act(request, timeout=timeout_sec)
+
+    def stream(self, act: Callable[..., Any], request: Any, timeout_sec: float) -> Iterator[Any]:
+        """Makes a call, and yields the messages of its reply.
+
+        Arguments and exceptions are those of `call`; nothing is sent before the first iteration.
+        """
+        with self._translating(timeout_sec):
+            yield from act(request, timeout=timeout_sec)
+
+    @contextlib.contextmanager
+    def _translating(self, timeout_sec: float) -> Iterator[None]:
+        try:
+            yield
         except grpc.RpcError as error:
             raise self._to_exception(error, timeout_sec) from None
         except ValueError as error:  # gRPC's, for a closed channel
@@ -100,35 +114,9 @@ class CoordinatorLink:
                 f"({error}); open a new one"
             ) from None
 
-    def stream(self, act: Callable[..., Any], request: Any, timeout_sec: float) -> Iterator[Any]:
-        """Makes a call, and yields the messages of its reply.
-
-        Arguments and exceptions are those of `call`; nothing is sent before the first iteration.
-        """
-        try:
-            yield from act(request, timeout=timeout_sec)
-        except grpc.RpcError as error:
-            raise self._to_exception(error, timeout_sec) from None
-        except ValueError as error:
-            raise ServerUnavailableError(
-                f"this process has closed its connection to the coordinator at {self.address} "
-                f"({error}); open a new one"
-            ) from None
-
     def close(self) -> None:
         """Closes the connection. Idempotent."""
         self._channel.close()
-
-    def __enter__(self) -> "CoordinatorLink":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _to_exception(self, error: grpc.RpcError, timeout_sec: float) -> Exception:
         code, details = error.code(), error.details() or ""
@@ -175,11 +163,7 @@ class CoordinatorLink:
         )
 
 
-class NameInUseError(InvalidInputError):
-    """Another process uses the slave's name."""
-
-
-class JobsClient:
+class JobsClient(Closing):
     """Submits, lists and cancels jobs, for operators. A context manager.
 
         with JobsClient("localhost:7004") as jobs:
@@ -257,12 +241,6 @@ class JobsClient:
     def close(self) -> None:
         """Closes the connection. Idempotent."""
         self._link.close()
-
-    def __enter__(self) -> "JobsClient":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _retry(self, act: Callable[..., T], request: Any) -> T:
         deadline = time.monotonic() + self._patience_sec

@@ -18,7 +18,7 @@ import numpy as np
 
 from relaax_like.coordinator.comm_hooks import SendLearnInfoHook, SendPolicyHook
 from relaax_like.coordinator.job import validate_name
-from relaax_like.coordinator.slave import LearnerSlave
+from relaax_like.coordinator.slave import LearnerSlave, find_callbacks
 from relaax_like.coordinator.tasks import TaskFail
 from relaax_like.learn.base_learner import BaseLearner, Policy
 from relaax_like.learn.hooks import LearnerHook
@@ -214,16 +214,7 @@ class RemoteCommLearner(BaseCommLearner):
                 raise ConfigError(f"cfg.{key}: {found}, expected text: {expected}")
         validate_name(cfg["name"], "cfg.name")
         self._slave = LearnerSlave(
-            cfg["address"],
-            cfg["name"],
-            {
-                "deal_with_resource": self.deal_with_resource,
-                "deal_with_learner_start": self.deal_with_learner_start,
-                "deal_with_get_data": self.deal_with_get_data,
-                "deal_with_learner_learn": self.deal_with_learner_learn,
-                "deal_with_learner_close": self.deal_with_learner_close,
-            },
-            security=security,
+            cfg["address"], cfg["name"], find_callbacks(self), security=security
         )
         self._learner: ServedLearner | None = None
         self._learner_thread: threading.Thread | None = None
@@ -344,8 +335,7 @@ class RemoteCommLearner(BaseCommLearner):
             reason = str(error)
             if not isinstance(error, RelaaxError):  # of the user's policy: "'layers'" says little
                 reason = f"{type(error).__name__}: {error}; check the task's policy and learner_cfg"
-            message = f"the learner cannot be created: {reason}"
-            raise TaskFail({"message": message}, message) from error
+            raise TaskFail.because(f"the learner cannot be created: {reason}") from error
         for hook in hooks:
             learner.register_hook(hook)
         self._learner, self._error = learner, ""
@@ -372,14 +362,13 @@ class RemoteCommLearner(BaseCommLearner):
         """
         learner = self._learner
         if learner is None:  # data would stay in the queue for the next one
-            raise TaskFail({"message": _NO_LEARNER}, _NO_LEARNER)
+            raise TaskFail.because(_NO_LEARNER)
         try:
             self._data_result_queue.put_nowait(data)
         except queue.Full:
-            message = (
+            raise TaskFail.because(
                 "the learner has not taken the previous data yet; send learner_get_data_task first"
-            )
-            raise TaskFail({"message": message}, message) from None
+            ) from None
         info = dict(self._take(self._learn_info_queue))
         last = learner.max_iterations
         if last is not None and not info["finished"] and info["last_iter"] + 1 >= last:
@@ -423,7 +412,7 @@ class RemoteCommLearner(BaseCommLearner):
             if thread is not None:
                 reason = f": {self._error}" if self._error else ""
                 message = f"the learner has ended{reason}; send learner_start_task to start another"
-            raise TaskFail({"message": message}, message)
+            raise TaskFail.because(message)
 
 
 def run_learner_task(

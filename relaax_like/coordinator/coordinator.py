@@ -24,16 +24,19 @@ from relaax_like.coordinator.job import (
     validate_name,
     validate_size,
 )
-from relaax_like.coordinator.job_queue import JobQueue
+from relaax_like.coordinator.job_queue import JobQueue, QueueFullError
 from relaax_like.coordinator.tasks import (
     CLOSE,
     START,
     TASK_TIMEOUT_SEC,
+    NameInUseError,
+    RefusedAttemptError,
     TaskFail,
 )
 from relaax_like.coordinator.versions import VersionStore
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.v1 import coordinator_pb2 as pb
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import ConfigError, InvalidInputError, ServerUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -54,27 +57,8 @@ _MAX_SHOWN = 8  # names in an error
 _SHRINK = "send less, such as the names of data that both ends can read"
 
 
-class RefusedError(InvalidInputError):
-    """A request about an attempt is refused, and has no effect.
-
-    The attempt is not the newest one of a running job, belongs to another slave, or has no version.
-    """
-
-
 class NoSuchJobError(InvalidInputError):
     """There is no such job."""
-
-
-class EndedError(InvalidInputError):
-    """The job has already ended."""
-
-
-class NameTakenError(InvalidInputError):
-    """Another process uses the slave's name."""
-
-
-class TooManySlavesError(InvalidInputError):
-    """As many slaves are connected as the coordinator accepts."""
 
 
 @dataclass
@@ -114,7 +98,7 @@ class _Slave:
     progress_at: float = 0.0
 
 
-class Coordinator:
+class Coordinator(Closing):
     """Keeps jobs and slaves, and assigns jobs to slaves. Thread-safe. A context manager.
 
         with Coordinator(folder) as coordinator:
@@ -178,12 +162,6 @@ class Coordinator:
         self._closing = threading.Event()
         self._watcher = threading.Thread(target=self._watch, name="time limits", daemon=True)
         self._watcher.start()
-
-    def __enter__(self) -> "Coordinator":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends waiting polls, cancels open tasks, and closes the queue. Idempotent.
@@ -251,7 +229,7 @@ class Coordinator:
             for slave in self._slaves.values():
                 info = reply.slaves.add(name=slave.name, silent_sec=now - slave.last_seen)
                 if slave.attempt is not None:
-                    info.running.CopyFrom(to_message(slave.attempt))
+                    info.running.CopyFrom(slave.attempt.to_message())
         return reply
 
     def cancel(self, job_id: int) -> None:
@@ -259,7 +237,8 @@ class Coordinator:
 
         Raises:
           NoSuchJobError: there is no job with this id.
-          EndedError: the job is already done, or has failed; for a cancelled job, nothing happens.
+          RefusedAttemptError: the job is already done, or has failed; for a cancelled job, nothing
+            happens.
           ServerUnavailableError: the queue cannot be written.
         """
         with self._lock:
@@ -267,7 +246,7 @@ class Coordinator:
             if job.state is State.CANCELLED:  # the first reply was lost
                 return
             if job.state.has_ended:
-                raise EndedError(
+                raise RefusedAttemptError(
                     f"job {job_id} has already ended: {job.state}; only a job that is queued or "
                     "running can be cancelled"
                 )
@@ -293,8 +272,8 @@ class Coordinator:
             already ended.
 
         Raises:
-          NameTakenError: another process uses the slave's name.
-          TooManySlavesError: there are too many slaves.
+          NameInUseError: another process uses the slave's name.
+          QueueFullError: there are too many slaves.
           InvalidInputError: a field is not valid.
           ServerUnavailableError: the slave was restarted or no longer runs its attempt, but the
             queue cannot be written.
@@ -320,9 +299,17 @@ class Coordinator:
                     slave.is_connected = False
             slave.changed.set()
 
-        seen = request.last_task if request.coordinator == self.incarnation else 0
         if not on_end(note_end):
             note_end()
+        tasks = self._wait_for_tasks(slave, request, deadline)
+        answered.set()
+        return pb.PollReply(coordinator=self.incarnation, tasks=_select_tasks(tasks))
+
+    def _wait_for_tasks(
+        self, slave: _Slave, request: pb.PollRequest, deadline: float
+    ) -> list[pb.Task]:
+        """Waits until there are tasks, the poll is over or another one has begun."""
+        seen = request.last_task if request.coordinator == self.incarnation else 0
         while True:
             with self._lock:
                 slave.changed.clear()
@@ -330,8 +317,7 @@ class Coordinator:
                 ended = not slave.is_connected or slave.sequence != request.sequence
             left = deadline - self._clock()
             if tasks or ended or left <= 0 or self._closing.is_set():
-                answered.set()
-                return pb.PollReply(coordinator=self.incarnation, tasks=_select_tasks(tasks))
+                return tasks
             slave.changed.wait(left)
 
     def report(self, request: pb.ReportRequest) -> bool:
@@ -357,7 +343,7 @@ class Coordinator:
                 slave.last_seen = self._clock()
                 if accepted and request.ended.outcome == pb.Ended.STOPPED:
                     slave.runs_jobs = False  # it leaves, unless its next poll says otherwise
-                if slave.attempt == to_attempt(request.ended.attempt):
+                if slave.attempt == Attempt.of(request.ended.attempt):
                     self._free(slave)
             self._assign()
             return accepted
@@ -382,22 +368,22 @@ class Coordinator:
           parts: all messages, the header first.
 
         Raises:
-          RefusedError: the attempt is not the newest one of a running job, or belongs to another
-            slave.
+          RefusedAttemptError: the attempt is not the newest one of a running job, or belongs to
+            another slave.
           InvalidInputError: the version is incomplete, damaged or too large, or a message is not
             valid.
           ServerUnavailableError: the version or the queue cannot be written; the slave can send the
             version again.
           Exception: an error of `parts`, such as the end of the call.
         """
-        attempt = to_attempt(header.attempt)
+        attempt = Attempt.of(header.attempt)
         with self._lock:
             self._require_newest(attempt, header.slave)
         received = self._versions.receive(attempt, parts)
         with self._lock:
             try:
                 job = self._require_newest(attempt, header.slave)
-            except RefusedError:
+            except RefusedAttemptError:
                 self._versions.discard(received)
                 raise
             self._versions.install(job, received)
@@ -411,14 +397,16 @@ class Coordinator:
         """Returns the folder of the version from which an attempt continues.
 
         Raises:
-          RefusedError: the attempt is not the newest one of a running job, belongs to another
-            slave, or has no version.
+          RefusedAttemptError: the attempt is not the newest one of a running job, belongs to
+            another slave, or has no version.
         """
         with self._lock:
-            job = self._require_newest(to_attempt(request.attempt), request.slave)
+            job = self._require_newest(Attempt.of(request.attempt), request.slave)
             folder = self._versions.find_folder(job)
         if folder is None:
-            raise RefusedError(f"job {job.id} has no version yet; train it from the beginning")
+            raise RefusedAttemptError(
+                f"job {job.id} has no version yet; train it from the beginning"
+            )
         return folder
 
     def send_task(
@@ -467,7 +455,7 @@ class Coordinator:
         slave = self._slaves.get(request.slave)
         if slave is not None and slave.incarnation != request.incarnation:
             if slave.is_connected:
-                raise NameTakenError(
+                raise NameInUseError(
                     f"slave: the name {slave.name!r} is used by another process; stop that one, or "
                     "choose another name (`relaax jobs work --name`, or `cfg.name` of a comm "
                     "learner)"
@@ -476,7 +464,7 @@ class Coordinator:
             slave = None
         if slave is None:
             if len(self._slaves) >= MAX_SLAVES:
-                raise TooManySlavesError(
+                raise QueueFullError(
                     f"{MAX_SLAVES} slaves are connected, the maximum of a coordinator; stop one, "
                     "or use another coordinator"
                 )
@@ -491,7 +479,7 @@ class Coordinator:
 
     def _reconcile(self, slave: _Slave, request: pb.PollRequest) -> None:
         """Compares the attempt that a slave runs with the attempt that it was assigned."""
-        running = to_attempt(request.running) if request.HasField("running") else None
+        running = Attempt.of(request.running) if request.HasField("running") else None
         if running is None:
             if slave.attempt is not None and slave.is_confirmed:
                 self._lose(slave.attempt, f"slave {slave.name} no longer runs it")
@@ -527,12 +515,11 @@ class Coordinator:
         self._free(slave)
         for task in slave.tasks.values():
             if task.result.set_running_or_notify_cancel():
-                name = task.message.name
-                message = (
-                    f"the task {name} of slave {slave.name} was not answered: {reason}; try again "
-                    "once the slave is connected"
+                error = TaskFail.because(
+                    f"the task {task.message.name} of slave {slave.name} was not answered: "
+                    f"{reason}; try again once the slave is connected"
                 )
-                task.result.set_exception(TaskFail({"message": message}, message))
+                task.result.set_exception(error)
         slave.tasks.clear()
         slave.is_connected = False
         slave.changed.set()
@@ -604,14 +591,14 @@ class Coordinator:
     def _require_newest(self, attempt: Attempt, slave_name: str) -> Job:
         job = self._queue.get(attempt.job)
         if job is None or not self._is_of(attempt, slave_name):
-            raise RefusedError(
+            raise RefusedAttemptError(
                 f"{attempt}: not the newest attempt of a running job on slave "
                 f"{slave_name[:100]!r}, so its requests are refused; the slave must end the attempt"
             )
         return job
 
     def _end(self, slave_name: str, ended: pb.Ended) -> bool:
-        attempt = to_attempt(ended.attempt)
+        attempt = Attempt.of(ended.attempt)
         states = {
             pb.Ended.DONE: State.DONE,
             pb.Ended.FAILED: State.FAILED,
@@ -777,8 +764,8 @@ class Coordinator:
             # Not before: if the queue cannot be written, the next look finds the task again.
             del slave.tasks[number]
             if task.result.set_running_or_notify_cancel():
-                message = f"{reason}; see the log of the slave"
-                task.result.set_exception(TaskFail({"message": message}, message))
+                error = TaskFail.because(f"{reason}; see the log of the slave")
+                task.result.set_exception(error)
 
     def _queue_lost_jobs(self) -> None:
         """Queues jobs again whose slaves did not return after a restart of the coordinator."""
@@ -788,16 +775,6 @@ class Coordinator:
             slave = self._slaves.get(job.slave)
             if slave is None or slave.attempt != job.attempt:
                 self._lose(job.attempt, f"slave {job.slave} did not return")
-
-
-def to_message(attempt: Attempt) -> pb.Attempt:
-    """Returns an attempt as a message."""
-    return pb.Attempt(job=attempt.job, attempt=attempt.number)
-
-
-def to_attempt(message: pb.Attempt) -> Attempt:
-    """Returns an attempt that was received."""
-    return Attempt(message.job, message.attempt)
 
 
 def _get_timeout_sec(task: str) -> float:

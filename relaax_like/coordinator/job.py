@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from relaax_like.config.job_names import EXPECTED_NAME, is_name
+from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.errors import InvalidInputError
 
 # Format of messages and of the queue's files.
@@ -51,6 +52,15 @@ class Attempt:
 
     job: int
     number: int
+
+    @classmethod
+    def of(cls, message: pb.Attempt) -> "Attempt":
+        """Returns an attempt that was received."""
+        return cls(message.job, message.attempt)
+
+    def to_message(self) -> pb.Attempt:
+        """Returns the attempt as a message."""
+        return pb.Attempt(job=self.job, attempt=self.number)
 
     def __str__(self) -> str:
         return f"job {self.job}, attempt {self.number}"

@@ -36,7 +36,7 @@ from relaax_like.coordinator.job import (
     Attempt,
     validate_name,
 )
-from relaax_like.coordinator.slave import LearnerSlave
+from relaax_like.coordinator.slave import LearnerSlave, find_callbacks
 from relaax_like.coordinator.tasks import RefusedAttemptError, TaskFail
 from relaax_like.coordinator.versions import pack_version, stage_folder, unpack_version
 from relaax_like.parameter_server.folder import lock_folder
@@ -45,6 +45,7 @@ from relaax_like.supervision.guardian import Guardian
 from relaax_like.supervision.process import name_signal
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.backoff import draw_pause_sec
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,
@@ -76,7 +77,7 @@ _SHOWN = ("step", "episodes", "mean_return")
 _SETS = ("relaax-parameter-server.durability=snapshot",)
 
 
-class JobLearner:
+class JobLearner(Closing):
     """Runs one job at a time; a `LearnerSlave` calls it. A context manager.
 
         with JobLearner(folder) as learner:
@@ -142,15 +143,18 @@ class JobLearner:
           InvalidInputError: the name is not valid.
           ConfigError: `address` is not HOST:PORT, or a file that `security` names cannot be used.
         """
-        self._slave = _JobSlave(self, address, validate_name(name, "--name"), security)
+        self._slave = LearnerSlave(
+            address,
+            validate_name(name, "--name"),
+            find_callbacks(self),
+            security=security,
+            algorithms=sorted({*_list_names(ALGORITHMS, "config.py"), *_list_installed()}),
+            environments=self.environments,
+            runs_jobs=True,
+            get_running=self.get_running,
+        )
         self._slave.start()
         return self._slave
-
-    def __enter__(self) -> "JobLearner":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Ends the job, if one runs, and the session; takes about a minute at most.
@@ -194,16 +198,15 @@ class JobLearner:
         """
         attempt = _read_attempt(task_info)
         if (needed := name_environment(task_info["config"])) not in self.environments:
-            message = f"environment: this slave has no {needed!r:.120} among its environments"
-            raise TaskFail({"message": message}, message)
+            raise TaskFail.because(
+                f"environment: this slave has no {needed!r:.120} among its environments"
+            )
         before = self._running
         if before is not None and not before.is_over.wait(_OVER_SEC):
-            message = f"the slave still runs {before.attempt}"
-            raise TaskFail({"message": message, "busy": True}, message)
+            raise TaskFail.because(f"the slave still runs {before.attempt}", busy=True)
         with self._lock:
             if self._is_closing:  # its process would not be ended
-                message = "the slave is shutting down"
-                raise TaskFail({"message": message, "busy": True}, message)
+                raise TaskFail.because("the slave is shutting down", busy=True)
             self._running = _RunningJob(
                 self.slave, self._guardian, self._program, self._folder / "job", attempt, task_info
             )
@@ -224,33 +227,6 @@ class JobLearner:
             with self._lock:
                 self._running = None
             running.is_over.set()
-
-
-class _JobSlave(LearnerSlave):
-    """The session of a `JobLearner`."""
-
-    def __init__(
-        self, learner: JobLearner, address: str, name: str, security: ClientSecurity | None
-    ):
-        names = (
-            "deal_with_resource",
-            "deal_with_learner_start",
-            "deal_with_learner_close",
-        )
-        super().__init__(
-            address,
-            name,
-            {name: getattr(learner, name) for name in names},
-            security=security,
-            algorithms=sorted({*_list_names(ALGORITHMS, "config.py"), *_list_installed()}),
-            environments=learner.environments,
-            runs_jobs=True,
-        )
-        self._learner = learner
-
-    def get_running(self) -> tuple[Attempt | None, str]:
-        """Returns the attempt that runs now, and its progress."""
-        return self._learner.get_running()
 
 
 class _RunningJob:
@@ -502,14 +478,12 @@ def _read_attempt(task_info: Mapping[str, Any]) -> Attempt:
     for key, most in (("job", MAX_JOB), ("attempt", MAX_ATTEMPT)):
         number = task_info.get(key)
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
-            message = f"{key}: {number!r:.80}, expected an integer from 1 to {most}"
-            raise TaskFail({"message": message}, message)
+            raise TaskFail.because(f"{key}: {number!r:.80}, expected an integer from 1 to {most}")
     if not isinstance(task_info.get("config"), Mapping):
-        message = (
+        raise TaskFail.because(
             f"config: {task_info.get('config')!r:.80}, expected the settings of a job, as "
             "make_job_config returns them"
         )
-        raise TaskFail({"message": message}, message)
     return Attempt(task_info["job"], task_info["attempt"])
 
 

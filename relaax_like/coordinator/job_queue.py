@@ -41,7 +41,7 @@ _MAX_ENDED = 10_000
 
 
 class QueueFullError(InvalidInputError):
-    """There are too many jobs that have not ended."""
+    """There are too many jobs that have not ended, or too many slaves."""
 
 
 class JobQueue:

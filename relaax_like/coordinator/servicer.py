@@ -1,5 +1,6 @@
 """The gRPC service of the coordinator."""
 
+import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator
@@ -13,15 +14,7 @@ from relaax_like.bridge.errors import OWN_TEXT
 from relaax_like.bridge.serving import add_health
 from relaax_like.config.address import Address
 from relaax_like.config.job_keys import validate_job_config
-from relaax_like.coordinator.coordinator import (
-    MAX_SLAVES,
-    Coordinator,
-    EndedError,
-    NameTakenError,
-    NoSuchJobError,
-    RefusedError,
-    TooManySlavesError,
-)
+from relaax_like.coordinator.coordinator import MAX_SLAVES, Coordinator, NoSuchJobError
 from relaax_like.coordinator.job import (
     MAX_CONFIG_BYTES,
     MAX_MESSAGE_BYTES,
@@ -30,6 +23,7 @@ from relaax_like.coordinator.job import (
     validate_size,
 )
 from relaax_like.coordinator.job_queue import QueueFullError
+from relaax_like.coordinator.tasks import NameInUseError, RefusedAttemptError
 from relaax_like.coordinator.versions import pack_version
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.v1 import coordinator_pb2_grpc as pb_grpc
@@ -47,16 +41,42 @@ _MAX_CALLS = 4 * MAX_SLAVES
 _VERSION_SEC = 600.0
 # The first that fits decides.
 _CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
-    (RefusedError, grpc.StatusCode.FAILED_PRECONDITION),
-    (EndedError, grpc.StatusCode.FAILED_PRECONDITION),
+    (RefusedAttemptError, grpc.StatusCode.FAILED_PRECONDITION),
     (NoSuchJobError, grpc.StatusCode.NOT_FOUND),
-    (NameTakenError, grpc.StatusCode.ALREADY_EXISTS),
-    (TooManySlavesError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (NameInUseError, grpc.StatusCode.ALREADY_EXISTS),
     (QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),
     (ConfigError, grpc.StatusCode.INVALID_ARGUMENT),
     (ServerUnavailableError, grpc.StatusCode.UNAVAILABLE),
 )
+
+
+def _answer(context: grpc.ServicerContext, request: Any, act: Callable[[], Any]) -> Any:
+    try:
+        validate_format(request.format, "coordinator")
+        if "slave" in request.DESCRIPTOR.fields_by_name:
+            validate_name(request.slave, "slave")
+        return act()
+    except RelaaxError as error:
+        _abort(context, error)
+
+
+def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
+    for kind, code in _CODES:
+        if isinstance(error, kind):
+            context.set_trailing_metadata((OWN_TEXT,))
+            context.abort(code, str(error)[:4000])
+    raise error
+
+
+def _answering(act: Callable[[Any, Any], Any]) -> Callable[[Any, Any, grpc.ServicerContext], Any]:
+    """Makes a method that returns the reply to a request one of the gRPC service."""
+
+    @functools.wraps(act)
+    def answer(servicer: Any, request: Any, context: grpc.ServicerContext) -> Any:
+        return _answer(context, request, lambda: act(servicer, request))
+
+    return answer
 
 
 class CoordinatorServicer(pb_grpc.CoordinatorServicer):
@@ -69,64 +89,46 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
     def __init__(self, coordinator: Coordinator):
         self._coordinator = coordinator
 
-    def Submit(self, request: pb.SubmitRequest, context: grpc.ServicerContext) -> pb.SubmitReply:
+    @_answering
+    def Submit(self, request: pb.SubmitRequest) -> pb.SubmitReply:
         """Adds a job."""
+        validate_size(request.config, MAX_CONFIG_BYTES, "config")
+        try:
+            config = json.loads(request.config)
+        except (ValueError, RecursionError):
+            raise InvalidInputError(
+                f"config: {request.config[:80]!r} is not valid JSON; update the client", "config"
+            ) from None
+        validate_job_config(config)
+        return pb.SubmitReply(job=self._coordinator.submit(request.key, request.name, config))
 
-        def submit() -> pb.SubmitReply:
-            validate_size(request.config, MAX_CONFIG_BYTES, "config")
-            try:
-                config = json.loads(request.config)
-            except (ValueError, RecursionError):
-                raise InvalidInputError(
-                    f"config: {request.config[:80]!r} is not valid JSON; update the client",
-                    "config",
-                ) from None
-            validate_job_config(config)
-            return pb.SubmitReply(job=self._coordinator.submit(request.key, request.name, config))
-
-        return _answer(context, request, submit)
-
-    def List(self, request: pb.ListRequest, context: grpc.ServicerContext) -> pb.ListReply:
+    @_answering
+    def List(self, request: pb.ListRequest) -> pb.ListReply:
         """Describes jobs and slaves."""
-        return _answer(
-            context,
-            request,
-            lambda: self._coordinator.list_jobs(request.job, request.after),
-        )
+        return self._coordinator.list_jobs(request.job, request.after)
 
-    def Cancel(self, request: pb.CancelRequest, context: grpc.ServicerContext) -> pb.CancelReply:
+    @_answering
+    def Cancel(self, request: pb.CancelRequest) -> pb.CancelReply:
         """Cancels a job."""
-
-        def cancel() -> pb.CancelReply:
-            self._coordinator.cancel(request.job)
-            return pb.CancelReply()
-
-        return _answer(context, request, cancel)
+        self._coordinator.cancel(request.job)
+        return pb.CancelReply()
 
     def Poll(self, request: pb.PollRequest, context: grpc.ServicerContext) -> pb.PollReply:
         """Records what a slave does, and returns tasks for it."""
         return _answer(
-            context,
-            request,
-            lambda: self._coordinator.poll(request, context.add_callback),
+            context, request, lambda: self._coordinator.poll(request, context.add_callback)
         )
 
-    def Report(self, request: pb.ReportRequest, context: grpc.ServicerContext) -> pb.ReportReply:
+    @_answering
+    def Report(self, request: pb.ReportRequest) -> pb.ReportReply:
         """Records results of tasks, and the end of an attempt."""
-        return _answer(
-            context,
-            request,
-            lambda: pb.ReportReply(accepted=self._coordinator.report(request)),
-        )
+        return pb.ReportReply(accepted=self._coordinator.report(request))
 
-    def Leave(self, request: pb.LeaveRequest, context: grpc.ServicerContext) -> pb.LeaveReply:
+    @_answering
+    def Leave(self, request: pb.LeaveRequest) -> pb.LeaveReply:
         """Forgets a slave."""
-
-        def leave() -> pb.LeaveReply:
-            self._coordinator.leave(request.slave, request.incarnation)
-            return pb.LeaveReply()
-
-        return _answer(context, request, leave)
+        self._coordinator.leave(request.slave, request.incarnation)
+        return pb.LeaveReply()
 
     def SendVersion(
         self, requests: Iterator[pb.VersionPart], context: grpc.ServicerContext
@@ -186,21 +188,3 @@ def create_coordinator_server(
         return server, bind(server, str(address), security)
     except RelaaxError as error:
         raise ConfigError(f"the coordinator: {error}") from None
-
-
-def _answer(context: grpc.ServicerContext, request: Any, act: Callable[[], Any]) -> Any:
-    try:
-        validate_format(request.format, "coordinator")
-        if "slave" in request.DESCRIPTOR.fields_by_name:
-            validate_name(request.slave, "slave")
-        return act()
-    except RelaaxError as error:
-        _abort(context, error)
-
-
-def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
-    for kind, code in _CODES:
-        if isinstance(error, kind):
-            context.set_trailing_metadata((OWN_TEXT,))
-            context.abort(code, str(error)[:4000])
-    raise error

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from relaax_like.coordinator.client import CoordinatorLink, NameInUseError
+from relaax_like.coordinator.client import CoordinatorLink
 from relaax_like.coordinator.job import (
     FORMAT,
     MAX_ATTEMPT,
@@ -31,6 +31,7 @@ from relaax_like.coordinator.tasks import (
     LEARN,
     RESOURCE,
     START,
+    NameInUseError,
     RefusedAttemptError,
     TaskFail,
 )
@@ -56,6 +57,14 @@ _MAX_TASKS = 64
 
 _IDS = ("job", "attempt")
 Callbacks = Mapping[str, Callable[..., Any]]
+# Task -> the callback that does it, by DI-engine's names.
+CALLBACKS = {
+    RESOURCE: "deal_with_resource",
+    START: "deal_with_learner_start",
+    GET_DATA: "deal_with_get_data",
+    LEARN: "deal_with_learner_learn",
+    CLOSE: "deal_with_learner_close",
+}
 
 
 class Slave(abc.ABC):
@@ -77,6 +86,7 @@ class Slave(abc.ABC):
       algorithms: names of the algorithms that the slave has.
       environments: names of the environments that the slave has.
       runs_jobs: whether the coordinator can assign jobs of the queue to the slave.
+      get_running: returns the attempt that runs now (None: none), and its progress as JSON.
 
     Attributes:
       name: as the argument.
@@ -99,6 +109,7 @@ class Slave(abc.ABC):
         algorithms: Sequence[str] = (),
         environments: Sequence[str] = (),
         runs_jobs: bool = False,
+        get_running: Callable[[], tuple[Attempt | None, str]] = lambda: (None, ""),
     ):
         self.name = validate_name(name, "name")
         self.ended = threading.Event()
@@ -108,6 +119,7 @@ class Slave(abc.ABC):
         self._algorithms = list(algorithms)
         self._environments = list(environments)
         self._runs_jobs = runs_jobs
+        self._get_running = get_running
         # Received, and not yet confirmed: a poll must not say that nothing runs.
         self._starting: Attempt | None = None
         self._coordinator = 0  # whose tasks are numbered up to:
@@ -136,13 +148,6 @@ class Slave(abc.ABC):
           TaskFail: the task cannot be done.
         """
 
-    def get_running(self) -> tuple[Attempt | None, str]:
-        """Returns the attempt that runs now (None: none), and its progress as JSON.
-
-        Subclasses that run jobs override this method.
-        """
-        return None, ""
-
     def start(self) -> None:
         """Starts the session; call this once. The coordinator need not be running yet."""
         for thread in self._threads:
@@ -152,9 +157,8 @@ class Slave(abc.ABC):
         """Leaves the coordinator, if it answers, and ends the session. Idempotent."""
         if not self.ended.is_set():
             self.ended.set()
-            request = pb.LeaveRequest(format=FORMAT, slave=self.name, incarnation=self.incarnation)
             try:
-                self.link.call(self.link.stub.Leave, request, 2.0)
+                self.link.call(self.link.stub.Leave, pb.LeaveRequest(**self._sign()), 2.0)
             except RelaaxError as error:
                 logger.debug("%s", error)
         for lane in self._lanes.values():
@@ -191,8 +195,8 @@ class Slave(abc.ABC):
         Raises:
           ValueError: `outcome` is not such a number.
         """
-        ended = pb.Ended(outcome=pb.Ended.Outcome.Name(outcome), reason=reason, tail=tail)
-        ended.attempt.job, ended.attempt.attempt = attempt.job, attempt.number
+        name = pb.Ended.Outcome.Name(outcome)
+        ended = pb.Ended(attempt=attempt.to_message(), outcome=name, reason=reason, tail=tail)
         return self._report(pb.ReportRequest(ended=ended))
 
     def send_version(
@@ -223,10 +227,7 @@ class Slave(abc.ABC):
             except (OSError, InvalidInputError) as error:
                 failures.append(error)
 
-        header = pb.VersionHeader(
-            format=FORMAT, slave=self.name, incarnation=self.incarnation, step=step
-        )
-        header.attempt.job, header.attempt.attempt = attempt.job, attempt.number
+        header = pb.VersionHeader(**self._sign(), attempt=attempt.to_message(), step=step)
         try:
             reply = self.link.call(self.link.stub.SendVersion, make(), 600.0)
         except InvalidInputError:
@@ -244,8 +245,7 @@ class Slave(abc.ABC):
           ServerUnavailableError: the coordinator does not answer, or cannot read the version.
           InvalidInputError, NotAllowedError, ProtocolError: see `CoordinatorLink.call`.
         """
-        request = pb.GetVersionRequest(format=FORMAT, slave=self.name, incarnation=self.incarnation)
-        request.attempt.job, request.attempt.attempt = attempt.job, attempt.number
+        request = pb.GetVersionRequest(**self._sign(), attempt=attempt.to_message())
         return self.link.stream(self.link.stub.GetVersion, request, 600.0)
 
     # Threads.
@@ -285,12 +285,10 @@ class Slave(abc.ABC):
 
     def _poll(self) -> None:
         self._sequence += 1
-        running, progress = self.get_running()
+        running, progress = self._get_running()
         running = running or self._starting
         request = pb.PollRequest(
-            format=FORMAT,
-            slave=self.name,
-            incarnation=self.incarnation,
+            **self._sign(),
             sequence=self._sequence,
             algorithms=self._algorithms,
             environments=self._environments,
@@ -300,9 +298,8 @@ class Slave(abc.ABC):
             # The first answer comes at once, so that it is known whether there is a coordinator.
             wait_ms=int(1000 * _POLL_SEC) if self._coordinator and self._is_reachable else 0,
             runs_jobs=self._runs_jobs,
+            running=None if running is None else running.to_message(),
         )
-        if running is not None:
-            request.running.job, request.running.attempt = running.job, running.number
         reply = self.link.call(self.link.stub.Poll, request, _POLL_SEC + _CALL_SEC)
         if not self._is_reachable or not self._coordinator:
             logger.info("%s is connected to the coordinator at %s", self.name, self.link.address)
@@ -360,9 +357,12 @@ class Slave(abc.ABC):
             logger.error("%s", message)
             return False, json.dumps({"message": message})
 
+    def _sign(self) -> dict[str, Any]:
+        """Returns the fields that all messages to the coordinator have."""
+        return {"format": FORMAT, "slave": self.name, "incarnation": self.incarnation}
+
     def _report(self, request: pb.ReportRequest) -> bool:
-        request.format, request.slave = FORMAT, self.name
-        request.incarnation = self.incarnation
+        request.MergeFrom(pb.ReportRequest(**self._sign()))
         failures = 0
         while True:
             try:
@@ -450,38 +450,33 @@ class LearnerSlave(Slave):
         self._task_info: Mapping[str, Any] = {}
 
     def _process_task(self, task: Mapping[str, Any]) -> Mapping[str, Any]:
-        name = task["name"]
-        if name == RESOURCE:
-            return dict(self._call("deal_with_resource"))
+        name, own = task["name"], self._task_info
+        if name not in CALLBACKS:
+            raise TaskFail.because(
+                f"unknown task {name!r:.80}, expected one of {', '.join(CALLBACKS)}"
+            )
+        # Of an attempt that has ended meanwhile: what runs now is another one.
+        if name == CLOSE and any(task.get(key, own[key]) != own[key] for key in _IDS if key in own):
+            return {"message": "learner task has closed"}
+        callback = self._callback_fn.get(CALLBACKS[name])
+        if callback is None:
+            raise TaskFail.because(
+                f"slave {self.name} cannot do this task, because its callback_fn has no callback "
+                f"{CALLBACKS[name]}; send the task to another slave"
+            )
         if name == START:
             self._task_info = {key: value for key, value in task.items() if key != "name"}
-            self._call("deal_with_learner_start", self._task_info)
+            callback(self._task_info)
             return {"message": "learner task has started"}
-        if name == GET_DATA:
-            return {**self._name_task(), **self._call("deal_with_get_data")}
+        named = {key: own.get(key) for key in ("task_id", "buffer_id")}
         if name == LEARN:
-            info = self._call("deal_with_learner_learn", task.get("data"))
-            return {**self._name_task(), "info": info}
+            return {**named, "info": callback(task.get("data"))}
+        result = callback()
         if name == CLOSE:
-            # Of an attempt that has ended meanwhile: what runs now is another one.
-            if all(
-                task.get(key, own) == own for key, own in self._task_info.items() if key in _IDS
-            ):
-                self._call("deal_with_learner_close")
             return {"message": "learner task has closed"}
-        known = ", ".join((RESOURCE, START, GET_DATA, LEARN, CLOSE))
-        message = f"unknown task {name!r:.80}, expected one of {known}"
-        raise TaskFail({"message": message}, message)
+        return {**named, **result} if name == GET_DATA else dict(result)
 
-    def _name_task(self) -> dict[str, Any]:
-        return {key: self._task_info.get(key) for key in ("task_id", "buffer_id")}
 
-    def _call(self, name: str, *arguments: Any) -> Any:
-        callback = self._callback_fn.get(name)
-        if callback is None:
-            message = (
-                f"slave {self.name} cannot do this task, because its callback_fn has no callback "
-                f"{name}; send the task to another slave"
-            )
-            raise TaskFail({"message": message}, message)
-        return callback(*arguments)
+def find_callbacks(owner: Any) -> Callbacks:
+    """Returns the callbacks that an object has as methods."""
+    return {name: getattr(owner, name) for name in CALLBACKS.values() if hasattr(owner, name)}

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from relaax_like.wire.errors import RelaaxError
+from relaax_like.wire.errors import InvalidInputError, RelaaxError
 
 RESOURCE = "resource"
 START = "learner_start_task"
@@ -36,6 +36,15 @@ class TaskFail(RelaaxError):
     def __init__(self, result: Mapping[str, Any], message: str):
         super().__init__(message)
         self.result = dict(result)
+
+    @classmethod
+    def because(cls, message: str, **more: Any) -> "TaskFail":
+        """Returns one whose result has the message, and more."""
+        return cls({"message": message, **more}, message)
+
+
+class NameInUseError(InvalidInputError):
+    """Another process uses the slave's name."""
 
 
 class RefusedAttemptError(RelaaxError):

@@ -209,6 +209,52 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
       Exception: an error of `parts`.
     """
     header = _take(parts, "header").header
+    _validate_header(header, max_bytes)
+    left = header.bytes
+    folders = {target}
+    files: set[Path] = set()
+    for _ in range(header.files):
+        file = _take(parts, "file").file
+        path = target / validate_path(file.path)
+        left -= file.bytes
+        if left < 0:
+            raise InvalidInputError(
+                f"file.bytes: {file.bytes} for {file.path[:100]!r}, expected at most "
+                f"{left + file.bytes}, because header.bytes announced {header.bytes} for all "
+                f"files; {_SAME_VERSION}",
+                "bytes",
+            )
+        if path in files or path in folders or not files.isdisjoint(path.parents):
+            raise InvalidInputError(
+                f"path: {file.path[:100]!r} is the path of an earlier file, of a folder with "
+                "earlier files, or in an earlier file; expected a path of its own for each file; "
+                f"{_SAME_VERSION}",
+                "path",
+            )
+        files.add(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        folders.update(path.parents[: len(path.relative_to(target).parts)])
+        _write(path, file, parts)
+    _validate_end(parts, header, left)
+    for folder in folders:
+        sync_path(folder)
+
+
+def _validate_end(parts: Iterator[pb.VersionPart], header: pb.VersionHeader, left: int) -> None:
+    if left:
+        raise InvalidInputError(
+            f"header.bytes: {header.bytes}, but the sizes of the files add up to "
+            f"{header.bytes - left}; {_SAME_VERSION}",
+            "bytes",
+        )
+    if (extra := next(parts, None)) is not None:
+        raise InvalidInputError(
+            f"version: a message with {_name_content(extra)} follows the last file that the header "
+            f"announced (files: {header.files}); {_SAME_VERSION}"
+        )
+
+
+def _validate_header(header: pb.VersionHeader, max_bytes: int) -> None:
     if header.files > MAX_FILES:
         raise InvalidInputError(
             f"files: a version of {header.files} files, expected at most {MAX_FILES}; write fewer "
@@ -222,43 +268,6 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
             "folder",
             "bytes",
         )
-    left = header.bytes
-    folders = {target}
-    files: set[Path] = set()
-    for _ in range(header.files):
-        file = _take(parts, "file").file
-        path = target / validate_path(file.path)
-        if file.bytes > left:
-            raise InvalidInputError(
-                f"file.bytes: {file.bytes} for {file.path[:100]!r}, expected at most {left}, "
-                f"because header.bytes announced {header.bytes} for all files; {_SAME_VERSION}",
-                "bytes",
-            )
-        left -= file.bytes
-        if path in files or path in folders or not files.isdisjoint(path.parents):
-            raise InvalidInputError(
-                f"path: {file.path[:100]!r} is the path of an earlier file, of a folder with "
-                "earlier files, or in an earlier file; expected a path of its own for each file; "
-                f"{_SAME_VERSION}",
-                "path",
-            )
-        files.add(path)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        folders.update(path.parents[: len(path.relative_to(target).parts)])
-        _write(path, file, parts)
-    if left:
-        raise InvalidInputError(
-            f"header.bytes: {header.bytes}, but the sizes of the files add up to "
-            f"{header.bytes - left}; {_SAME_VERSION}",
-            "bytes",
-        )
-    if (extra := next(parts, None)) is not None:
-        raise InvalidInputError(
-            f"version: a message with {_name_content(extra)} follows the last file that the header "
-            f"announced (files: {header.files}); {_SAME_VERSION}"
-        )
-    for folder in folders:
-        sync_path(folder)
 
 
 def validate_path(text: str) -> Path:

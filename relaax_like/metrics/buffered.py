@@ -7,12 +7,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import numpy as np
 
 from relaax_like.core.metrics import Metrics
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import InvalidInputError
 
 MAX_NAME_LENGTH = 200
@@ -111,7 +111,7 @@ def select_valid(
     return valid, mistake
 
 
-class BufferedMetrics(Metrics):
+class BufferedMetrics(Metrics, Closing):
     """Queues points and passes them to `_consume` in one thread: about once a second, or sooner.
 
     Thread-safe. Recording never waits: if the queue is full, new points are dropped and counted.
@@ -218,17 +218,6 @@ class BufferedMetrics(Metrics):
             self._closing = True
             self._condition.notify_all()
         self._thread.join(timeout_sec)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @abc.abstractmethod
     def _consume(self, points: list[Point], closing: bool) -> int:

@@ -94,18 +94,12 @@ class EventFileReader:
 
 
 @dataclass
-class _Points:
-    steps: list[int] = field(default_factory=list)
-    values: list[float] = field(default_factory=list)
-    wall_times: list[float] = field(default_factory=list)
-
-
-@dataclass
 class _Start:
     start: float
     end: float
     first_step: float  # at which it resumed; inf: unknown
-    curves: dict[str, _Points] = field(default_factory=dict)
+    # Name -> steps, values, wall times.
+    curves: dict[str, tuple[list[float], ...]] = field(default_factory=dict)
 
 
 def read_curves(metrics_dir: str | Path) -> dict[str, Curve]:
@@ -143,10 +137,11 @@ def _read_file(path: Path) -> list[_Start]:
         one.start, one.end = min(one.start, now), max(one.end, now)
         for value in event.summary.value:
             if value.HasField("simple_value"):
-                points = one.curves.setdefault(value.tag, _Points())
-                points.steps.append(event.step)
-                points.values.append(value.simple_value)
-                points.wall_times.append(now)
+                lists = one.curves.setdefault(value.tag, ([], [], []))
+                for numbers, number in zip(
+                    lists, (event.step, value.simple_value, now), strict=True
+                ):
+                    numbers.append(number)
     return starts
 
 
@@ -155,9 +150,8 @@ def _join(starts: Sequence[_Start], name: str, spans: Sequence[tuple[float, floa
     kept = [np.zeros((3, 0))]
     limit: float = np.inf
     for one in reversed(starts):
-        part = one.curves.get(name, _Points())
         # Steps are at most 2**53, which a float represents exactly.
-        points = np.array([part.steps, part.values, part.wall_times], np.float64)  # [3, n]
+        points = np.array(one.curves.get(name, ([], [], [])), np.float64)  # [3, n]
         points = points[:, np.argsort(points[0], kind="stable")]
         points = points[:, points[0] < limit]
         if points.size:

@@ -12,11 +12,16 @@ from support.certificates import AGENT, OPERATOR, Authority, write_private
 from support.cluster import find_free_port, wait_until
 from support.jobs import Clock, Session, Site, make_config
 
-from relaax_like.coordinator.client import CoordinatorLink, JobsClient, NameInUseError
+from relaax_like.coordinator.client import CoordinatorLink, JobsClient
 from relaax_like.coordinator.coordinator import POLL_SEC, SILENCE_SEC, STALL_SEC
 from relaax_like.coordinator.job import FORMAT, MAX_MESSAGE_BYTES, MAX_PAYLOAD_BYTES, Attempt
 from relaax_like.coordinator.slave import LearnerSlave, _find_attempt
-from relaax_like.coordinator.tasks import TASK_TIMEOUT_SEC, RefusedAttemptError, TaskFail
+from relaax_like.coordinator.tasks import (
+    TASK_TIMEOUT_SEC,
+    NameInUseError,
+    RefusedAttemptError,
+    TaskFail,
+)
 from relaax_like.coordinator.versions import pack_version
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.errors import (
