@@ -10,20 +10,17 @@ guardian ends the process.
 """
 
 import collections
-import contextlib
 import importlib.metadata
 import json
 import logging
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from relaax_like.config.algorithm_folder import ENTRY_POINTS
 from relaax_like.config.job_keys import name_environment
@@ -41,8 +38,9 @@ from relaax_like.coordinator.tasks import RefusedAttemptError, TaskFail
 from relaax_like.coordinator.versions import pack_version, stage_folder, unpack_version
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.shipped import ALGORITHMS, ENVIRONMENTS, get_shipped_folder
-from relaax_like.supervision.guardian import Guardian
+from relaax_like.supervision.launcher import LocalLauncher, Running
 from relaax_like.supervision.process import name_signal
+from relaax_like.supervision.topology import Node
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.backoff import draw_pause_sec
 from relaax_like.wire.closing import Closing
@@ -111,13 +109,10 @@ class JobLearner(Closing):
                 "another folder (--work)"
             ) from None
         try:
-            self._guardian = Guardian(END_SEC)
-        except OSError as error:
+            self._launcher = LocalLauncher(END_SEC).__enter__()
+        except RelaaxError:
             self._folder_lock.close()
-            raise RelaaxError(
-                f"guardian: cannot start {sys.executable}: {error.strerror or error}; end other "
-                "programs, or raise the limits of this machine (`ulimit -a` shows them)"
-            ) from error
+            raise
         self._lock = threading.Lock()
         self._running: _RunningJob | None = None
         self._is_closing = False
@@ -171,7 +166,7 @@ class JobLearner(Closing):
             running.is_over.wait(END_SEC + _LEAVE_SEC)
         if self._slave is not None:
             self._slave.close()
-        self._guardian.__exit__(None, None, None)
+        self._launcher.__exit__()
         self._folder_lock.close()
 
     def get_running(self) -> tuple[Attempt | None, str]:
@@ -208,7 +203,7 @@ class JobLearner(Closing):
             if self._is_closing:  # its process would not be ended
                 raise TaskFail.because("the slave is shutting down", busy=True)
             self._running = _RunningJob(
-                self.slave, self._guardian, self._program, self._folder / "job", attempt, task_info
+                self.slave, self._launcher, self._program, self._folder / "job", attempt, task_info
             )
             threading.Thread(
                 target=self._run, args=(self._running,), name="job", daemon=True
@@ -241,7 +236,7 @@ class _RunningJob:
     def __init__(
         self,
         slave: LearnerSlave,
-        guardian: Guardian,
+        launcher: LocalLauncher,
         program: Sequence[str],
         folder: Path,
         attempt: Attempt,
@@ -251,7 +246,7 @@ class _RunningJob:
         self.progress = ""
         self.is_over = threading.Event()
         self._slave = slave
-        self._guardian = guardian
+        self._launcher = launcher
         self._program = program
         self._folder = folder
         self._run_dir = folder / "run"
@@ -295,15 +290,12 @@ class _RunningJob:
                 self._send_new_snapshot()
             if process.poll() is None:
                 process.terminate()
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    process.wait(END_SEC)
+                process.wait(END_SEC)
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # what it might have started
-            status = process.wait()
-            self._guardian.remove(process.pid)
-            for reader in self._readers:
-                reader.join(5.0)
+            process.kill()  # also what it might have started
+            while (status := process.poll()) is None:
+                process.wait(END_SEC)
+            process.finish(5.0)
         if self._is_wanted and (self._run_dir / "config.yaml").exists():
             self._send_final_version()
         if status == 0:
@@ -344,35 +336,23 @@ class _RunningJob:
                     )
                 self._pause()
 
-    def _start(self) -> subprocess.Popen[str]:
+    def _start(self) -> Running:
         if self._has_version:
             arguments = ["resume", "run", "--log", "json", *_to_flags(_SETS)]
         else:
             sets = _to_flags([*_SETS, "run_dir=run"])
             arguments = ["train", "job.yaml", "--log", "json", *sets]
         logger.info("%s: relaax %s", self.attempt, " ".join(arguments[:2]))
-        process = subprocess.Popen(
-            [*self._program, *arguments],
-            cwd=self._folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,
+        node = Node(
+            name=str(self.attempt),
+            argv=[*self._program, *arguments],
+            role="environment",
+            folder=self._folder,
         )
-        self._guardian.add(process.pid)
-        assert process.stdout is not None
-        assert process.stderr is not None
-        self._readers = [
-            threading.Thread(target=self._read_progress, args=(process.stdout,), daemon=True),
-            threading.Thread(target=self._read_log, args=(process.stderr,), daemon=True),
-        ]
-        for reader in self._readers:
-            reader.start()
-        return process
+        return self._launcher.start(node, self._read_output, lambda report: None)
 
-    def _read_progress(self, stream: IO[str]) -> None:
+    def _read_output(self, stream: Iterable[bytes]) -> None:
+        """Reads lines of JSON, which are the progress, and the log."""
         for line in _read_lines(stream):
             try:
                 numbers = json.loads(line)
@@ -380,10 +360,6 @@ class _RunningJob:
                 self.progress = json.dumps({key: numbers.get(key) for key in _SHOWN})
             except (ValueError, TypeError, KeyError):
                 self._tail.append(line)
-
-    def _read_log(self, stream: IO[str]) -> None:
-        for line in _read_lines(stream):
-            self._tail.append(line)
 
     def _get_tail(self) -> str:
         return "\n".join(self._tail).encode()[-MAX_TAIL_BYTES:].decode(errors="ignore")
@@ -491,11 +467,10 @@ def _to_flags(sets: Sequence[str]) -> list[str]:
     return [part for text in sets for part in ("--set", text)]
 
 
-def _read_lines(stream: IO[str]) -> Iterator[str]:
+def _read_lines(stream: Any) -> Iterator[str]:
     """Yields the beginning of each line; an endless line does not fill the memory."""
-    with stream:
-        while line := stream.readline(1 << 16):
-            yield line.rstrip("\n")[: 4 * _LINE_CHARACTERS]
+    while line := stream.readline(1 << 16):
+        yield line.decode(errors="replace").rstrip("\n")[: 4 * _LINE_CHARACTERS]
 
 
 def _list_names(kind: str, must_have: str) -> list[str]:

@@ -117,6 +117,7 @@ class LocalLauncher:
             with _open_pipe(node.reports) as (reading, writing):
                 process = subprocess.Popen(
                     node.argv,
+                    cwd=node.folder,
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,

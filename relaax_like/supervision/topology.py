@@ -4,6 +4,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from relaax_like.wire.backoff import draw_pause_sec
@@ -26,6 +27,7 @@ class Node:
       client_name: for an environment: the name in its hello.
       env: additional environment variables.
       cpus: processor cores that it uses, for an engine that places it.
+      folder: working directory, on this machine; None: that of the process that starts it.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Node:
     client_name: str | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     cpus: int = 1
+    folder: Path | None = None
 
     @property
     def is_essential(self) -> bool:

@@ -22,6 +22,7 @@ from relaax_like.coordinator import job_learner
 from relaax_like.coordinator.job import MAX_REASON
 from relaax_like.coordinator.job_learner import JobLearner, _list_installed, _RunningJob
 from relaax_like.coordinator.tasks import TaskFail
+from relaax_like.supervision import launcher
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.errors import (
     ConfigError,
@@ -148,7 +149,7 @@ def test_a_guardian_that_cannot_be_started_is_one_line_and_leaves_no_lock(
         raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
     with monkeypatch.context() as patch:
-        patch.setattr(job_learner, "Guardian", fail)
+        patch.setattr(launcher, "Guardian", fail)
         with pytest.raises(
             RelaaxError, match=r"guardian: cannot start .*: Resource temporarily unavailable; end"
         ) as raised:  # which keeps the object alive, and with it the lock's file
