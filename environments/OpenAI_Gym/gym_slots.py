@@ -13,7 +13,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -37,31 +37,6 @@ FAILURES = (Exception, SystemExit)
 _SUCCESS_KEYS = ("is_success", "success")
 # Longer episodes cannot be replayed, and so not saved, because of the memory and time required.
 _MAX_REPLAYED = 100_000
-
-
-class GymSlots(Protocol):
-    """`EnvironmentSlots` that can also be drawn and closed, as the program needs."""
-
-    slots: int
-    observation_space: UserSpace
-    action_space: UserSpace
-    simulator: type
-
-    def reset(self, mask: np.ndarray | None = None) -> Values:
-        """See `EnvironmentSlots.reset`."""
-
-    def step(self, actions: Any) -> Transition:
-        """See `EnvironmentSlots.step`."""
-
-    def render(self) -> np.ndarray | None:
-        """Returns slot 0 as `[height, width, 3]` uint8, or None if it cannot be drawn."""
-
-    @property
-    def render_fps(self) -> float:
-        """Frames per second of the environment's own time."""
-
-    def close(self) -> None:
-        """Closes the environments."""
 
 
 @dataclass
@@ -488,7 +463,7 @@ class VectorEnvSlots:
         return final
 
     def render(self) -> np.ndarray | None:
-        """Returns slot 0 as in `GymSlots.render`; None if it cannot be drawn.
+        """Returns slot 0 as `[height, width, 3]` uint8; None if it cannot be drawn.
 
         An environment without single environments draws all slots; the first frame is returned.
         """
@@ -623,6 +598,10 @@ class JoinedSlots:
             part.close()
 
 
+# `EnvironmentSlots` that can also be drawn and closed, as the program needs.
+GymSlots = EnvListSlots | VectorEnvSlots | JoinedSlots
+
+
 def read_step(result: Any) -> tuple[Any, np.ndarray, bool, bool, Mapping[str, Any]]:
     """Returns what `step` of one environment returned, with rewards `[r]` float64.
 
@@ -691,7 +670,7 @@ def _call(function: Callable[[], Any], method: str) -> Any:
         raise RelaaxError(f"all slots, {method}: {describe_exception(error)}") from error
 
 
-def _warn_of_equal_starts(slots: GymSlots, observations: Values) -> None:
+def _warn_of_equal_starts(slots: "GymSlots", observations: Values) -> None:
     """Warns if all slots begin alike, except where states are numbered, as in FrozenLake."""
     if slots.slots == 1 or isinstance(slots.observation_space, Discrete):
         return

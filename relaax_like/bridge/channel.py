@@ -12,7 +12,7 @@ from relaax_like.bridge.reloading_channel import ReloadingChannel
 from relaax_like.config.address import parse_address
 from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.ports import describe_bind_failure
-from relaax_like.wire.security import ClientSecurity, ServerSecurity, TokenFile
+from relaax_like.wire.security import ClientSecurity, ServerSecurity, watch_token
 from relaax_like.wire.tls import Pem, ServerTls
 
 SERVER_OPTIONS = (
@@ -73,7 +73,7 @@ def make_channel(
             security.tls.watch().get,
         )
     if security.token_file is not None:
-        return grpc.intercept_channel(channel, TokenSender(TokenFile(security.token_file).get))
+        return grpc.intercept_channel(channel, TokenSender(watch_token(security.token_file).get))
     if security.token:
         return grpc.intercept_channel(channel, TokenSender(lambda: security.token))
     return channel

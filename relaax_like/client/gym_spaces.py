@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from relaax_like.client.values import LeafPath, SpaceValues, UserSpace, Values, name_leaves
+from relaax_like.client.values import LeafPath, SpaceValues, UserSpace, Values, cast, name_leaves
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES, make_array
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
@@ -214,26 +214,13 @@ def _make_unusable(leaf: Leaf, came: str, slot: int | None) -> InvalidInputError
 def _cast(
     array: np.ndarray, leaf: Leaf, slot: int | None, chosen: np.ndarray | None = None
 ) -> np.ndarray:
-    """Returns a copy of an array with the dtype of a space.
-
-    Args:
-      array: of one slot, or of a batch `[k, ...]`.
-      leaf: of the space.
-      slot: index of the slot; None: a batch.
-      chosen: `[k]` bool, the slots of a batch that matter; None: all.
+    """Casts as `values.cast`; `slot` is for errors, None: a batch.
 
     Raises:
       InvalidInputError: the dtype is an integer or bool, and cannot represent a number in `chosen`.
     """
-    dtype = DTYPES[leaf.space.dtype]
-    with np.errstate(invalid="ignore"):  # NaN
-        cast = array.astype(dtype)
-    if dtype.kind not in "biu":
-        return cast
-    changed = cast != array
-    if chosen is not None and array.shape[:1] == chosen.shape:
-        changed[~chosen] = False
-    if changed.any():
+    result, changed = cast(array, DTYPES[leaf.space.dtype], chosen)
+    if changed is not None:
         if slot is None:  # a batch, or wrongly a single number
             slot = int(np.argwhere(np.atleast_1d(changed))[0][0])
         name = _name(leaf)
@@ -242,7 +229,7 @@ def _cast(
             f"represent, as declared by the space (slot {slot})",
             name,
         )
-    return cast
+    return result
 
 
 def _name(leaf: Leaf) -> str:

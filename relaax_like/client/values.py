@@ -159,38 +159,47 @@ class SpaceValues:
             array, slots = row[None], 1
         else:
             array = validate_array(value, field, (slots, *space.shape))
-        cast = _cast(array, DTYPES[space.dtype], field, chosen)
-        if isinstance(space, MultiDiscrete) and space.starts and cast.dtype.kind in "iu":
-            cast = cast - space.get_start()
-        return space.validate(cast, slots, field, chosen)
+        dtype = DTYPES[space.dtype]
+        if array.dtype != dtype and array.dtype.kind in "biuf":  # the space refuses the others
+            before = array
+            array, changed = cast(before, dtype, chosen)
+            if changed is not None:
+                raise InvalidInputError(
+                    f"{field}: {before[changed].flat[0]}, expected numbers that {dtype} can "
+                    "represent, as declared by the space",
+                    field,
+                )
+        if isinstance(space, MultiDiscrete) and space.starts and array.dtype.kind in "iu":
+            array = array - space.get_start()
+        return space.validate(array, slots, field, chosen)
 
 
 def _first(space: Space, leaf: np.ndarray) -> Any:
     return int(leaf[0]) if isinstance(space, Discrete) else leaf[0]
 
 
-def _cast(array: np.ndarray, dtype: np.dtype, field: str, chosen: np.ndarray | None) -> np.ndarray:
-    """Casts numbers to `dtype`; other arrays are left to the space's own check.
+def cast(
+    array: np.ndarray, dtype: np.dtype, chosen: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Casts numbers to the dtype of a space.
 
-    Raises:
-      InvalidInputError: `dtype` is an integer or bool, and a value in `chosen` would change.
+    Args:
+      array: of one slot, or of a batch `[k, ...]`.
+      dtype: of the space.
+      chosen: `[k]` bool, the slots of a batch that matter; None: all.
+
+    Returns:
+      The array, and where the dtype, of integers or bool, cannot represent a number in `chosen`;
+      None: nowhere.
     """
-    if array.dtype == dtype or array.dtype.kind not in "biuf":
-        return array
     with np.errstate(over="ignore", invalid="ignore"):
-        cast = array.astype(dtype)
+        result = array.astype(dtype)
     if dtype.kind not in "biu" or np.can_cast(array.dtype, dtype, "safe"):
-        return cast
-    changed = cast != array
+        return result, None
+    changed = result != array
     if chosen is not None and array.shape[:1] == chosen.shape:
         changed[~chosen] = False
-    if changed.any():
-        raise InvalidInputError(
-            f"{field}: {array[changed].flat[0]}, expected numbers that {dtype} can represent, as "
-            "declared by the space",
-            field,
-        )
-    return cast
+    return result, changed if changed.any() else None
 
 
 def name_leaves(leaves: Iterable[tuple[LeafPath, T]], where: str) -> dict[str, tuple[LeafPath, T]]:

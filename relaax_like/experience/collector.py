@@ -164,6 +164,12 @@ class Collector:
     batches grow with the agents, but have few different shapes.
 
     Thread-safe: many threads can add, one can take.
+
+    Attributes:
+      columns: number of columns of each batch, or their minimum.
+      data_handler: as the argument.
+      num_added: number of columns ever added; with a data handler, those that it returned.
+      num_taken: number of columns ever taken.
     """
 
     def __init__(
@@ -199,10 +205,10 @@ class Collector:
             if value < least:
                 raise ConfigError(f"collector: {name} {value}, expected {least} or more")
         self._steps = steps
-        self._columns = columns
+        self.columns = columns
         self._max_columns = max_columns
         self._capacity = capacity
-        self._data_handler = data_handler
+        self.data_handler = data_handler
         self._overlap = overlap
         self._latest: TrainingData | None = None  # belongs to the thread that takes
         # Guards the following. While it is held, no user's code runs and nothing is copied.
@@ -212,41 +218,21 @@ class Collector:
         self._last_ticket = 0
         # Ticket -> number of its parts that are in no batch; at 0, the next batch contains it.
         self._open: Counter[int] = Counter()
-        self._num_added = 0
-        self._num_taken = 0
+        self.num_added = 0
+        self.num_taken = 0
         self._closed = False
-
-    @property
-    def columns(self) -> int:
-        """Number of columns of each batch, or their minimum."""
-        return self._columns
-
-    @property
-    def data_handler(self) -> DataHandler | None:
-        """As the argument."""
-        return self._data_handler
 
     @property
     def waiting_columns(self) -> int:
         """Number of columns that are not in a batch yet."""
         with self._changed:
-            return self._num_added - self._num_taken
+            return self.num_added - self.num_taken
 
     @property
     def has_batch(self) -> bool:
         """Whether a complete batch is waiting."""
         with self._changed:
             return self._has_batch()
-
-    @property
-    def num_added(self) -> int:
-        """Number of columns ever added; with a data handler, those that it returned."""
-        return self._num_added
-
-    @property
-    def num_taken(self) -> int:
-        """Number of columns ever taken."""
-        return self._num_taken
 
     def add(self, rollout: Rollout) -> int:
         """Adds a rollout to the queue; never waits.
@@ -275,7 +261,7 @@ class Collector:
         Returns:
           One ticket for each rollout.
         """
-        handled = [handle_rollout(self._data_handler, rollout) for rollout in exps]
+        handled = [handle_rollout(self.data_handler, rollout) for rollout in exps]
         layouts = [self._find_layout(part) for parts in handled for part in parts]
         added = sum(part.slots for parts in handled for part in parts)
         with self._changed:
@@ -314,7 +300,7 @@ class Collector:
             mean_version=_find_mean_version(parts),
             keys=_make_keys(parts),
         )
-        if self._data_handler is not None:
+        if self.data_handler is not None:
             self._latest = training_data
         return training_data
 
@@ -328,7 +314,7 @@ class Collector:
           InvalidInputError: no batch was taken yet.
           Exception: an error of the data handler.
         """
-        if self._data_handler is None or not policy_data:
+        if self.data_handler is None or not policy_data:
             return
         if self._latest is None:
             raise InvalidInputError(
@@ -336,7 +322,7 @@ class Collector:
                 "taken; call get_training_data first",
                 "policy_data",
             )
-        self._data_handler.after_learn(self._latest, policy_data)
+        self.data_handler.after_learn(self._latest, policy_data)
 
     def forget(self, agents: Sequence[int]) -> None:
         """Forgets slots that send nothing more, given by the first number of `Rollout.starts`.
@@ -353,8 +339,8 @@ class Collector:
             return {
                 "waiting": waiting,
                 "last_ticket": self._last_ticket,
-                "num_added": self._num_added,
-                "num_taken": self._num_taken,
+                "num_added": self.num_added,
+                "num_taken": self.num_taken,
             }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -373,7 +359,7 @@ class Collector:
             self._waiting = deque(parts)
             self._open = Counter(ticket for part in parts for ticket in part.tickets)
             self._last_ticket = int(state["last_ticket"])
-            self._num_added, self._num_taken = int(state["num_added"]), int(state["num_taken"])
+            self.num_added, self.num_taken = int(state["num_added"]), int(state["num_taken"])
 
     def close(self) -> None:
         """Stops accepting rollouts, and wakes waiters. Idempotent.
@@ -385,18 +371,18 @@ class Collector:
             self._changed.notify_all()
 
     def _has_batch(self) -> bool:
-        return self._num_added - self._num_taken >= self._columns
+        return self.num_added - self.num_taken >= self.columns
 
     def _validate_room(self, added: int) -> None:
-        waiting = self._num_added - self._num_taken
+        waiting = self.num_added - self.num_taken
         if waiting + added <= self._capacity:
             return
-        if waiting < self._columns:
+        if waiting < self.columns:
             # No batch can be taken to release space: alone, a retry would never succeed.
             raise InvalidInputError(
                 f"capacity is {self._capacity}, too small for {added} more columns: {waiting} "
-                f"waiting column(s) are too few for a batch of {self._columns}, which would make "
-                f"room; set capacity to {self._columns - 1 + added} or more (in a configuration: "
+                f"waiting column(s) are too few for a batch of {self.columns}, which would make "
+                f"room; set capacity to {self.columns - 1 + added} or more (in a configuration: "
                 f"set relaax-rlx-server.max_slots_per_client to {added} or more), or add fewer at "
                 "once",
                 "capacity",
@@ -436,13 +422,13 @@ class Collector:
     def _put(self, part: Part) -> None:
         self._waiting.append(part)
         self._open.update(part.tickets)
-        self._num_added += part.rollout.slots
+        self.num_added += part.rollout.slots
 
     def _take_parts(self) -> list[Part]:
         """Removes and returns the columns of one batch."""
         if self._max_columns is not None:
             return self._take_whole_parts(self._max_columns)
-        parts, missing = [], self._columns
+        parts, missing = [], self.columns
         while missing:
             part = self._waiting.popleft()
             if part.rollout.slots > missing:
@@ -452,7 +438,7 @@ class Collector:
             parts.append(part)
             self._open.subtract(part.tickets)
             missing -= part.rollout.slots
-        self._num_taken += self._columns
+        self.num_taken += self.columns
         return parts
 
     def _take_whole_parts(self, max_columns: int) -> list[Part]:
@@ -464,13 +450,13 @@ class Collector:
         tickets = [part.tickets for part in self._waiting]
         ends = [i for i in range(len(tickets)) if tickets[i : i + 1] != tickets[i + 1 : i + 2]]
         columns = [sums[end] for end in ends]
-        number = bisect.bisect_left(columns, self._columns) + 1
+        number = bisect.bisect_left(columns, self.columns) + 1
         while 2 * number <= len(columns) and columns[2 * number - 1] <= max_columns:
             number *= 2
         parts = [self._waiting.popleft() for _ in range(ends[number - 1] + 1)]
         for part in parts:
             self._open.subtract(part.tickets)
-        self._num_taken += columns[number - 1]
+        self.num_taken += columns[number - 1]
         return parts
 
     def _take_tickets(self) -> tuple[int, ...]:

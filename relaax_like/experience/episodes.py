@@ -175,7 +175,7 @@ class EpisodeCollector(Collector):
             # While the lock is held, nothing is copied, and no user's code runs.
             try:
                 episode = join_steps(ended[0].rollouts)
-                handled = handle_rollout(self._data_handler, episode)
+                handled = handle_rollout(self.data_handler, episode)
                 layouts = [find_layout(part, len(part.next_alive)) for part in handled]
                 with self._changed:
                     first = self._layout or layouts[0]
@@ -214,7 +214,7 @@ class EpisodeCollector(Collector):
         return find_layout(rollout, len(rollout.next_alive))
 
     def _validate_room(self, added: int) -> None:
-        waiting = self._num_added - self._num_taken
+        waiting = self.num_added - self.num_taken
         if waiting >= self._capacity:
             raise CollectorFullError(
                 f"{waiting} episode(s) are waiting, and capacity is {self._capacity}; add the "

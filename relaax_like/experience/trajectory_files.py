@@ -63,6 +63,10 @@ class TrajectoryWriter:
     A file is complete or absent, even after `kill -9`; a power failure can damage the newest ones.
     Not thread-safe.
 
+    Attributes:
+      is_full: whether no more files are written.
+      has_failed: whether a file could not be written.
+
     Args:
       folder: created with the first file; files that are already in it also count.
       max_bytes: of all files together; a file that would exceed it, and all later ones, are not
@@ -80,18 +84,8 @@ class TrajectoryWriter:
         self._max_bytes = max_bytes
         self._prefix = f"{_PREFIX}{zlib.crc32(learner.encode()):08x}-" if learner else _PREFIX
         self._bytes = sum(map(_find_size, find_trajectories(folder)))
-        self._is_full = False
-        self._has_failed = False
-
-    @property
-    def is_full(self) -> bool:
-        """Whether no more files are written."""
-        return self._is_full
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a file could not be written."""
-        return self._has_failed
+        self.is_full = False
+        self.has_failed = False
 
     def find_next(self) -> int:
         """Returns the next number for this learner's files; 1 if it has no files."""
@@ -107,14 +101,14 @@ class TrajectoryWriter:
           iteration: number in the file's name; replaces an existing file.
           rollout: what the file contains.
         """
-        if self._is_full:
+        if self.is_full:
             return
         arrays = _flatten(rollout)
         path = self._folder / f"{self._prefix}{iteration:08d}.npz"
         size = sum(array.nbytes + _HEADER_BYTES for array in arrays.values())
         replaced = _find_size(path)
         if self._bytes - replaced + size > self._max_bytes:
-            self._is_full = True
+            self.is_full = True
             logger.warning(
                 "%s contains %.1f MB, and learner.collect_traj_max_mb is %g: %s does not fit. It "
                 "and later files are not written; training continues",
@@ -129,8 +123,8 @@ class TrajectoryWriter:
             write_arrays(path, arrays, _KIND, sync=False)
             self._bytes += path.stat().st_size - replaced
         except OSError as error:
-            if not self._has_failed:
-                self._has_failed = True
+            if not self.has_failed:
+                self.has_failed = True
                 logger.warning(
                     "%s could not be written: %s; it is left out, as are others that cannot be "
                     "written",

@@ -4,24 +4,13 @@ It supports both message types of this form, the tutorial's `NdArray` and `relaa
 """
 
 import math
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from relaax_like.wire.errors import InvalidInputError
 
-
-class NdArrayMessage(Protocol):
-    """The common interface of the two generated message classes."""
-
-    dtype: str
-    shape: Any
-    data: bytes
-
-    def __init__(self, *, dtype: str = ..., shape: Any = ..., data: bytes = ...): ...
-
-
-MessageT = TypeVar("MessageT", bound=NdArrayMessage)
+MessageT = TypeVar("MessageT")
 
 _NAMES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
@@ -58,7 +47,7 @@ def ndarray_to_message(array: np.ndarray, message_class: type[MessageT]) -> Mess
     return message
 
 
-def write_ndarray(array: np.ndarray, message: NdArrayMessage) -> None:
+def write_ndarray(array: np.ndarray, message: Any) -> None:
     """Writes an array into an empty message. Arguments and errors: see `ndarray_to_message`."""
     array = np.asarray(array)
     name = _NAME_OF.get(array.dtype)
@@ -112,7 +101,7 @@ def describe_not_finite(array: np.ndarray) -> str:
 
 
 def message_to_ndarray(
-    message: NdArrayMessage, field: str = "array", max_bytes: int = MAX_BYTES
+    message: Any, field: str = "array", max_bytes: int = MAX_BYTES
 ) -> np.ndarray:
     """Converts a message to a read-only array that shares the message's bytes.
 
@@ -145,9 +134,7 @@ def message_to_ndarray(
         ) from None
 
 
-def _read_shape(
-    message: NdArrayMessage, dtype: np.dtype, field: str, max_bytes: int
-) -> tuple[int, ...]:
+def _read_shape(message: Any, dtype: np.dtype, field: str, max_bytes: int) -> tuple[int, ...]:
     """Returns the shape of a message, if its data has that many bytes."""
     shape = tuple(message.shape[: MAX_AXES + 1])  # a message can have millions
     if len(shape) > MAX_AXES:

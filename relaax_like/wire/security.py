@@ -73,8 +73,8 @@ class Tokens:
         return found
 
 
-class TokenFile:
-    """A client's own token, from a file that is read again when it changes. Thread-safe.
+def watch_token(path: Path) -> WatchedFiles[str]:
+    """Returns a client's own token, from a file that is read again when it changes.
 
     Args:
       path: the file; see `read_token`.
@@ -82,13 +82,7 @@ class TokenFile:
     Raises:
       ConfigError: the file cannot be used.
     """
-
-    def __init__(self, path: Path):
-        self._token = WatchedFiles([path], lambda: read_token(path))
-
-    def get(self) -> str:
-        """Returns the token."""
-        return self._token.get()
+    return WatchedFiles([path], lambda: read_token(path))
 
 
 @dataclass(frozen=True, kw_only=True)

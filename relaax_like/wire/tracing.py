@@ -32,6 +32,7 @@ import socket
 import struct
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ class Recorder:
         # For names and threads for which there is no space in the header.
         self._add_line(name=_OTHER)
         self._add_line(thread=_OTHER)
-        self._local = _ThreadIndex(self)
+        self._local = threading.local()  # number of the thread in the file
         self._cpu = (start, time.process_time_ns())
         self._cpu_due = start + _CPU_EVERY_NS
 
@@ -124,8 +125,12 @@ class Recorder:
         name_id = self._names.get(name)
         if name_id is None:
             name_id = self._get_name(name)
+        try:
+            thread = self._local.index
+        except AttributeError:  # its first span
+            thread = self._local.index = self._add_thread()
         offset = _ROWS_AT + _ROW_BYTES * (number % self._capacity)
-        _pack_span(self._map, offset, start_ns, end_ns, name_id, self._local.index)
+        _pack_span(self._map, offset, start_ns, end_ns, name_id, thread)
         self._written[0] = number + 1
         if end_ns > self._cpu_due:
             self._sample_cpu(end_ns)
@@ -168,13 +173,6 @@ class Recorder:
         self._map[self._line_at : end] = line
         self._line_at = end
         return True
-
-
-class _ThreadIndex(threading.local):
-    """The calling thread's number in the file, assigned at its first span."""
-
-    def __init__(self, recorder: Recorder):
-        self.index = recorder._add_thread()
 
 
 def _make_file(folder: Path, role: str, size: int) -> tuple[Path, mmap.mmap]:
@@ -253,23 +251,19 @@ def span(name: str) -> contextlib.AbstractContextManager[object]:
     Clearer than `begin` and `end`, but several times slower: for code that runs less than a
     thousand times per second.
     """
-    return _NOTHING if active is None else _Span(name)
+    return _NOTHING if active is None else _record(name)
 
 
 _NOTHING = contextlib.nullcontext()
 
 
-class _Span:
-    __slots__ = ("_began", "_name")
-
-    def __init__(self, name: str):
-        self._name = name
-
-    def __enter__(self) -> None:
-        self._began = _now()
-
-    def __exit__(self, *exception: object) -> None:
-        end(self._name, self._began)
+@contextlib.contextmanager
+def _record(name: str) -> Iterator[None]:
+    began = _now()
+    try:
+        yield
+    finally:
+        end(name, began)
 
 
 @dataclass(frozen=True, kw_only=True)

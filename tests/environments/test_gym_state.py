@@ -86,11 +86,11 @@ def test_slots_that_were_stepped_alone_and_cut_off_go_on_too() -> None:
     first = make_slots("CartPole-v1", K, needs={"partial_steps"}, seed=4)
     first.reset()
     play(first, 5, seed=0)
-    first.partial_step(np.zeros(K, np.int64), np.array([True, False, True]))  # type: ignore[attr-defined]
+    first.partial_step(np.zeros(K, np.int64), np.array([True, False, True]))
     first.reset(np.array([False, True, False]))
     play(first, 3, seed=1)
     second = make_slots("CartPole-v1", K, needs={"partial_steps"}, seed=4)
-    second.set_state(first.get_state())  # type: ignore[attr-defined]
+    second.set_state(first.get_state())
     assert play(second, 100, seed=2) == play(first, 100, seed=2)
 
 
@@ -134,7 +134,7 @@ def test_a_state_of_other_environments_is_refused(
     play(first, 5, seed=0)
     second = make_slots(made, **{"slots": K, "seed": 4, **other})
     with pytest.raises(InvalidInputError, match=want):
-        second.set_state(first.get_state())  # type: ignore[attr-defined]
+        second.set_state(first.get_state())
 
 
 @pytest.mark.parametrize(
@@ -178,10 +178,10 @@ def test_an_environment_that_fails_in_the_replay_is_named() -> None:
 def test_an_array_that_the_environment_no_longer_has_is_named() -> None:
     first, second = (make_slots("CartPole-v1", K, seed=4) for _ in range(2))
     first.reset()
-    state: Any = first.get_state()  # type: ignore[attr-defined]
+    state: Any = first.get_state()
     state["attributes"]["wind"] = np.zeros(3)
     with pytest.raises(InvalidInputError, match=r"wind was \(3,\) when .*, but is None now"):
-        second.set_state(state)  # type: ignore[attr-defined]
+        second.set_state(state)
 
 
 def test_what_cannot_be_said_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,12 +193,12 @@ def test_what_cannot_be_said_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     assert joined.get_state() is None
     monkeypatch.setattr(gym_slots, "_MAX_REPLAYED", 5)
     slots = make_slots("Pendulum-v1", K, seed=4)
-    assert slots.get_state() is None  # type: ignore[attr-defined]  # not begun
+    assert slots.get_state() is None  # not begun
     slots.reset()
     play(slots, 4, seed=0)
-    assert slots.get_state() is not None  # type: ignore[attr-defined]
+    assert slots.get_state() is not None
     play(slots, 1, seed=0)
-    assert slots.get_state() is None  # type: ignore[attr-defined]
+    assert slots.get_state() is None
 
 
 def test_seeds_of_resets_are_refused_or_required_as_saved() -> None:
@@ -209,4 +209,4 @@ def test_seeds_of_resets_are_refused_or_required_as_saved() -> None:
     second.reset()
     for slots, other in ((first, second), (second, first)):
         with pytest.raises(InvalidInputError, match=r"another form \(.* or with seed_resets\)"):
-            slots.set_state(other.get_state())  # type: ignore[attr-defined]
+            slots.set_state(other.get_state())

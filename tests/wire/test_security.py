@@ -19,10 +19,10 @@ from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.security import (
     ClientSecurity,
     Role,
-    TokenFile,
     Tokens,
     describe_missing_role,
     read_token,
+    watch_token,
 )
 
 GOOD = "0123456789abcdef"  # as short as a token can be
@@ -172,7 +172,7 @@ def test_a_token_file_has_one_token_and_is_read_again(tmp_path: Path) -> None:
     path = write_private(tmp_path / "token", f"# mine\n\n{AGENT}\n")
     assert read_token(path) == AGENT
     assert ClientSecurity(token_file=path).read_token() == AGENT
-    file = TokenFile(path)
+    file = watch_token(path)
     assert file.get() == AGENT
     write_private(path, OPERATOR)
     assert file.get() == OPERATOR
