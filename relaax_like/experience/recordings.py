@@ -1,50 +1,28 @@
 """Recordings: rollouts that were played earlier, each of which is read when it is needed."""
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from relaax_like.experience.rollout import Rollout
-from relaax_like.experience.trajectory_files import read_trajectories
+from relaax_like.experience.trajectory_files import find_size, read_trajectories
 
 
-class Recording(Protocol):
-    """One rollout that is read when it is needed."""
+@dataclass(frozen=True)
+class Recording:
+    """One rollout that is read when it is needed.
 
-    @property
-    def name(self) -> str:
-        """Describes the recording in errors: a path, or a data set and its episodes."""
+    Attributes:
+      name: describes it in errors: a path, or a data set and its episodes.
+      bytes: approximate size.
+      read: reads the rollout; raises DamagedFileError if it cannot be read.
+    """
 
-    @property
-    def bytes(self) -> int:
-        """Approximate size in bytes."""
-
-    def read(self) -> Rollout:
-        """Reads the rollout.
-
-        Raises:
-          DamagedFileError: the recording cannot be read.
-        """
+    name: str
+    bytes: int
+    read: Callable[[], Rollout]
 
 
-class RecordedFile:
-    """A file as written by `TrajectoryWriter`; see `Recording`."""
-
-    def __init__(self, path: Path):
-        self._path = path
-
-    @property
-    def name(self) -> str:
-        """The path."""
-        return str(self._path)
-
-    @property
-    def bytes(self) -> int:
-        """Size of the file in bytes; 0 if there is no access to it."""
-        try:
-            return self._path.stat().st_size
-        except OSError:  # `read` names the file
-            return 0
-
-    def read(self) -> Rollout:
-        """Reads the file, and verifies its checksums; see `Recording`."""
-        return read_trajectories(self._path)
+def make_recording(path: Path) -> Recording:
+    """Returns the recording in a file as written by `TrajectoryWriter`."""
+    return Recording(str(path), find_size(path), lambda: read_trajectories(path))

@@ -83,7 +83,7 @@ class TrajectoryWriter:
         self._folder = folder
         self._max_bytes = max_bytes
         self._prefix = f"{_PREFIX}{zlib.crc32(learner.encode()):08x}-" if learner else _PREFIX
-        self._bytes = sum(map(_find_size, find_trajectories(folder)))
+        self._bytes = sum(map(find_size, find_trajectories(folder)))
         self.is_full = False
         self.has_failed = False
 
@@ -106,7 +106,7 @@ class TrajectoryWriter:
         arrays = _flatten(rollout)
         path = self._folder / f"{self._prefix}{iteration:08d}.npz"
         size = sum(array.nbytes + _HEADER_BYTES for array in arrays.values())
-        replaced = _find_size(path)
+        replaced = find_size(path)
         if self._bytes - replaced + size > self._max_bytes:
             self.is_full = True
             logger.warning(
@@ -190,7 +190,7 @@ def find_trajectories(folder: Path) -> list[Path]:
     return sorted(folder.glob(_PATTERN))
 
 
-def _find_size(path: Path) -> int:
+def find_size(path: Path) -> int:
     """Returns the size of a file in bytes; 0 if there is none, or it cannot be accessed."""
     try:
         return path.stat().st_size

@@ -1,6 +1,7 @@
 """Recordings from a local Minari data set; needs the extra `offline`. Nothing is downloaded."""
 
 import contextlib
+import functools
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,90 +32,70 @@ logger = logging.getLogger(__name__)
 _STEPS = 4096
 
 
-class Episodes:
-    """Some episodes of a data set as one rollout `[T, 1, ...]`; see `Recording`.
+def _read(name: str, data_set: Any, lengths: Mapping[int, int]) -> Rollout:
+    """Reads some episodes of a data set as one rollout `[T, 1, ...]`.
 
     Args:
-      source: as in `learner.offline`.
+      name: of the recording.
       data_set: Minari's.
       lengths: index of each episode -> its number of steps.
-      size: approximate number of bytes.
+
+    Raises:
+      DamagedFileError: the episodes cannot be read, do not have their numbers of steps, or do not
+        fit the data set's spaces.
     """
+    indices = list(lengths)
+    try:
+        found = zip(indices, data_set.iterate_episodes(indices), strict=True)
+        parts = [_convert(data_set, index, lengths[index], one) for index, one in found]
+    except (OSError, KeyError, ValueError, InvalidInputError) as error:
+        raise DamagedFileError(Path(name), str(error)) from error
+    rewards = np.concatenate([part["rewards"] for part in parts])
+    steps = len(rewards)
+    return Rollout(
+        inputs=_join(parts, "inputs"),
+        next_inputs=_join(parts, "next_inputs"),
+        next_alive=np.concatenate([part["next_alive"] for part in parts])[:, None],
+        rewards=rewards[:, None, None],
+        actions=_join(parts, "actions"),
+        log_prob=np.zeros((steps, 1), np.float32),
+        states={},
+        versions=np.zeros(steps, np.int64),
+    )
 
-    def __init__(self, source: str, data_set: Any, lengths: Mapping[int, int], size: int):
-        self._source = source
-        self._data_set = data_set
-        self._lengths = lengths
-        self._size = size
 
-    @property
-    def name(self) -> str:
-        """The data set, and the first and the last index."""
-        return f"{self._source} (episodes {min(self._lengths)} to {max(self._lengths)})"
+def _convert(data_set: Any, index: int, length: int, episode: Any) -> dict[str, Any]:
+    """Returns the arrays of an episode of T steps, `[T, ...]`.
 
-    @property
-    def bytes(self) -> int:
-        """Approximate size in bytes, its share of the data set's."""
-        return self._size
+    An episode that neither terminated nor was truncated counts as truncated: what followed its
+    last observation is not known.
+    """
+    from relaax_like.client.gym_spaces import GymValues
 
-    def read(self) -> Rollout:
-        """Reads the episodes; see `Recording`.
-
-        Raises:
-          DamagedFileError: the episodes cannot be read, do not have their numbers of steps, or do
-            not fit the data set's spaces.
-        """
-        indices = list(self._lengths)
-        try:
-            found = zip(indices, self._data_set.iterate_episodes(indices), strict=True)
-            parts = [self._convert(index, one) for index, one in found]
-        except (OSError, KeyError, ValueError, InvalidInputError) as error:
-            raise DamagedFileError(Path(self.name), str(error)) from error
-        rewards = np.concatenate([part["rewards"] for part in parts])
-        steps = len(rewards)
-        return Rollout(
-            inputs=_join(parts, "inputs"),
-            next_inputs=_join(parts, "next_inputs"),
-            next_alive=np.concatenate([part["next_alive"] for part in parts])[:, None],
-            rewards=rewards[:, None, None],
-            actions=_join(parts, "actions"),
-            log_prob=np.zeros((steps, 1), np.float32),
-            states={},
-            versions=np.zeros(steps, np.int64),
+    steps = len(episode.rewards)
+    if steps != length:
+        raise ValueError(
+            f"episode {index} has {steps} steps, expected its total_steps, "
+            f"{length}; Minari cuts episodes of 32768 steps or more in the "
+            "formats arrow and parquet: write the data set with data_format hdf5"
         )
-
-    def _convert(self, index: int, episode: Any) -> dict[str, Any]:
-        """Returns the arrays of an episode of T steps, `[T, ...]`.
-
-        An episode that neither terminated nor was truncated counts as truncated: what followed its
-        last observation is not known.
-        """
-        from relaax_like.client.gym_spaces import GymValues
-
-        steps = len(episode.rewards)
-        if steps != self._lengths[index]:
-            raise ValueError(
-                f"episode {index} has {steps} steps, expected its total_steps, "
-                f"{self._lengths[index]}; Minari cuts episodes of 32768 steps or more in the "
-                "formats arrow and parquet: write the data set with data_format hdf5"
-            )
-        values = GymValues(self._data_set.observation_space, OBSERVATION)
-        leaves = values.to_leaves(episode.observations, steps + 1, "observations")
-        seen = {leaf: _to_input(values.spaces[leaf], array) for leaf, array in leaves.items()}
-        acts = GymValues(self._data_set.action_space, ACTION)
-        actions = acts.to_leaves(episode.actions, steps, "actions")
-        alive = np.where(
-            episode.terminations, TERMINATED, np.where(episode.truncations, TRUNCATED, ALIVE)
-        ).astype(np.float32)
-        if alive[-1] == ALIVE:
-            alive[-1] = TRUNCATED
-        return {
-            "inputs": {leaf: array[:-1] for leaf, array in seen.items()},
-            "next_inputs": {leaf: array[1:] for leaf, array in seen.items()},
-            "next_alive": alive,
-            "rewards": np.asarray(episode.rewards, np.float32),
-            "actions": {n: actions_from_wire(acts.spaces[n], a) for n, a in actions.items()},
-        }
+    values = GymValues(data_set.observation_space, OBSERVATION)
+    leaves = values.to_leaves(episode.observations, steps + 1, "observations")
+    seen = {leaf: _to_input(values.spaces[leaf], array) for leaf, array in leaves.items()}
+    acts = GymValues(data_set.action_space, ACTION)
+    actions = acts.to_leaves(episode.actions, steps, "actions")
+    alive = np.where(
+        episode.terminations, TERMINATED, np.where(episode.truncations, TRUNCATED, ALIVE)
+    ).astype(np.float32)
+    if alive[-1] == ALIVE:
+        alive[-1] = TRUNCATED
+    return {
+        "inputs": {leaf: array[:-1] for leaf, array in seen.items()},
+        "next_inputs": {leaf: array[1:] for leaf, array in seen.items()},
+        "next_alive": alive,
+        "rewards": np.asarray(episode.rewards, np.float32),
+        "actions": {n: actions_from_wire(acts.spaces[n], a) for n, a in actions.items()},
+    }
 
 
 def find_episodes(name: str) -> list[Recording]:
@@ -146,7 +127,9 @@ def find_episodes(name: str) -> list[Recording]:
             steps += length
         if steps >= _STEPS or (index == numbers[-1] and chosen):
             share = size * steps // sum(lengths)
-            recordings.append(Episodes(source, data_set, chosen, share))
+            part = f"{source} (episodes {min(chosen)} to {max(chosen)})"
+            read = functools.partial(_read, part, data_set, chosen)
+            recordings.append(Recording(part, share, read))
             chosen, steps = {}, 0
     return recordings
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from relaax_like.config.models import MINARI
-from relaax_like.experience.recordings import RecordedFile, Recording
+from relaax_like.experience.recordings import Recording, make_recording
 from relaax_like.experience.trajectory_files import find_trajectories
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import RunSpaces
@@ -53,7 +53,7 @@ def find_recorded_spaces(sources: Sequence[str]) -> RunSpaces | None:
     return None
 
 
-def _find_files(folder: Path) -> list[RecordedFile]:
+def _find_files(folder: Path) -> list[Recording]:
     # Unlike Path's methods, these functions do not raise if a permission is missing.
     is_readable = os.path.isdir(folder) and os.access(folder, os.R_OK | os.X_OK)
     files = find_trajectories(folder) if is_readable else []
@@ -67,4 +67,4 @@ def _find_files(folder: Path) -> list[RecordedFile]:
             "`relaax record RUN --steps N --output FOLDER`, where RUN is a run that has learned to "
             "play, or an experiment with --policy random"
         )
-    return [RecordedFile(path) for path in files]
+    return [make_recording(path) for path in files]

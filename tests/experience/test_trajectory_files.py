@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.rollouts import make_rollout
 
-from relaax_like.experience.recordings import RecordedFile
+from relaax_like.experience.recordings import make_recording
 from relaax_like.experience.rollout import Rollout, concatenate
 from relaax_like.experience.trajectory_files import (
     DamagedFileError,
@@ -72,7 +72,7 @@ def test_what_was_written_comes_back_as_it_was(tmp_path: Path) -> None:
 def test_a_link_to_a_missing_file_is_refused_when_it_is_read(tmp_path: Path) -> None:
     link = tmp_path / "iteration-00000001.npz"
     link.symlink_to(tmp_path / "gone")
-    recording = RecordedFile(link)
+    recording = make_recording(link)
     assert recording.bytes == 0
     with pytest.raises(DamagedFileError, match=r"iteration-00000001\.npz"):
         recording.read()

@@ -12,7 +12,7 @@ from support.learning import STEPS, PlainModel, PlainPolicy, make_plain_server, 
 from relaax_like.algorithm.model import Specs
 from relaax_like.config.base_learner import NO_HOOKS
 from relaax_like.config.plan import Offline, Unit
-from relaax_like.experience.recordings import RecordedFile, Recording
+from relaax_like.experience.recordings import Recording, make_recording
 from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
 from relaax_like.learn.base_learner import BaseLearner
 from relaax_like.learn.learner_loop import LearnerLoop
@@ -49,7 +49,7 @@ def files(tmp_path: Path) -> list[Recording]:
 
 
 def read_folder(folder: Path) -> list[Recording]:
-    return [RecordedFile(path) for path in find_trajectories(folder)]
+    return [make_recording(path) for path in find_trajectories(folder)]
 
 
 def make_learner(

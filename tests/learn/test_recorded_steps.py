@@ -10,7 +10,7 @@ import pytest
 from support.learning import STEPS, PlainModel, make_rewarded
 
 from relaax_like.config.plan import Offline
-from relaax_like.experience.recordings import RecordedFile, Recording
+from relaax_like.experience.recordings import Recording, make_recording
 from relaax_like.experience.rollout import RolloutBuffer, make_agent_ids
 from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
 from relaax_like.learn.recorded_files import RecordedSteps, validate_files
@@ -22,7 +22,7 @@ PLAN = Offline(batch_size=3, updates_at_once=4)
 
 
 def read(folder: Path) -> list[Recording]:
-    return [RecordedFile(path) for path in find_trajectories(folder)]
+    return [make_recording(path) for path in find_trajectories(folder)]
 
 
 @pytest.fixture
