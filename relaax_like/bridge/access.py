@@ -6,7 +6,6 @@ gRPC's own call credentials refuse plaintext connections, which are safe on loop
 
 import logging
 import time
-from collections import namedtuple
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -143,13 +142,6 @@ def _find_token(metadata: Sequence[tuple[str, str | bytes]] | None) -> str:
     return ""
 
 
-class _CallDetails(
-    namedtuple("_CallDetails", "method timeout metadata credentials wait_for_ready compression"),
-    grpc.ClientCallDetails,
-):
-    """A call's details, as interceptors of a client pass them on."""
-
-
 class TokenSender(
     grpc.UnaryUnaryClientInterceptor,
     grpc.UnaryStreamClientInterceptor,
@@ -165,36 +157,13 @@ class TokenSender(
     def __init__(self, get_token: Callable[[], str]):
         self._get_token = get_token
 
-    def intercept_unary_unary(
-        self, continuation: Any, client_call_details: Any, request: Any
-    ) -> Any:
-        """Sends a call with the token; the other three methods do the same."""
-        return continuation(self._add_token(client_call_details), request)
+    def _intercept(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
+        """Sends a call with the token."""
+        token = (_METADATA_KEY, _SCHEME + self._get_token())
+        metadata = [*(client_call_details.metadata or ()), token]
+        return continuation(client_call_details._replace(metadata=metadata), request)
 
-    def intercept_unary_stream(
-        self, continuation: Any, client_call_details: Any, request: Any
-    ) -> Any:
-        """See `intercept_unary_unary`."""
-        return continuation(self._add_token(client_call_details), request)
-
-    def intercept_stream_unary(
-        self, continuation: Any, client_call_details: Any, request_iterator: Any
-    ) -> Any:
-        """See `intercept_unary_unary`."""
-        return continuation(self._add_token(client_call_details), request_iterator)
-
-    def intercept_stream_stream(
-        self, continuation: Any, client_call_details: Any, request_iterator: Any
-    ) -> Any:
-        """See `intercept_unary_unary`."""
-        return continuation(self._add_token(client_call_details), request_iterator)
-
-    def _add_token(self, details: Any) -> _CallDetails:
-        return _CallDetails(
-            details.method,
-            details.timeout,
-            [*(details.metadata or ()), (_METADATA_KEY, _SCHEME + self._get_token())],
-            details.credentials,
-            details.wait_for_ready,
-            details.compression,
-        )
+    intercept_unary_unary = _intercept
+    intercept_unary_stream = _intercept
+    intercept_stream_unary = _intercept  # type: ignore[assignment]  # another name
+    intercept_stream_stream = _intercept  # type: ignore[assignment]  # another name

@@ -1,7 +1,7 @@
 """Splits flat vectors into chunks, and joins them: one large gRPC message is far slower."""
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -22,92 +22,69 @@ def split(flat: np.ndarray, chunk_bytes: int = CHUNK_BYTES) -> Iterator[memoryvi
         yield view[start : start + chunk_bytes]
 
 
+def split_first(flat: np.ndarray | None) -> tuple[bytes, Iterator[memoryview]]:
+    """Returns what is sent in the header of a vector, and the chunks after it.
+
+    Args:
+      flat: `[n] uint8`; None: nothing is sent.
+    """
+    if flat is None:
+        return b"", iter(())
+    return (flat.tobytes(), iter(())) if fits_one(flat.nbytes) else (b"", split(flat))
+
+
 def fits_one(num_bytes: int) -> bool:
     """Returns whether a vector of `num_bytes` fits one chunk."""
     return num_bytes <= CHUNK_BYTES
 
 
-class Assembler:
-    """Joins chunks into a vector of known length; nothing that the sender sends is trusted.
-
-        assembler = Assembler(manifest.gradient_bytes, "gradient")
-        for chunk in chunks:
-            assembler.add(chunk)
-        flat = assembler.finish()
-
-    Args:
-      num_bytes: length of the vector.
-      field: name of the vector, for errors.
-      buffer: `[num_bytes] uint8`, the vector to fill; None: a new one.
-    """
-
-    def __init__(self, num_bytes: int, field: str, buffer: np.ndarray | None = None):
-        self._flat = np.empty(num_bytes, np.uint8) if buffer is None else buffer
-        self._field = field
-        self._filled = 0
-
-    @property
-    def filled(self) -> int:
-        """Number of bytes that have arrived."""
-        return self._filled
-
-    @property
-    def complete(self) -> bool:
-        """Whether all bytes have arrived."""
-        return self._filled == len(self._flat)
-
-    def add(self, chunk: bytes | memoryview) -> None:
-        """Appends a chunk.
-
-        Raises:
-          InvalidInputError: there are more bytes than the vector has.
-        """
-        end = self._filled + len(chunk)
-        if end > len(self._flat):
-            raise InvalidInputError(
-                f"{self._field}: received {end} bytes or more, expected {len(self._flat)}; run "
-                "the same version of relaax_like with the same settings on both ends",
-                self._field,
-            )
-        self._flat[self._filled : end] = np.frombuffer(chunk, np.uint8)
-        self._filled = end
-
-    def finish(self) -> np.ndarray:
-        """Returns the vector, `[num_bytes] uint8`.
-
-        Raises:
-          InvalidInputError: bytes are missing.
-        """
-        if self._filled != len(self._flat):
-            raise InvalidInputError(
-                f"{self._field}: received {self._filled} bytes, expected {len(self._flat)}; run "
-                "the same version of relaax_like with the same settings on both ends",
-                self._field,
-            )
-        return self._flat
-
-
-def read_vector(parts: Iterator[Any], num_bytes: int, field: str) -> np.ndarray:
+def read_vector(
+    parts: Iterator[Any],
+    num_bytes: int,
+    field: str,
+    first: bytes = b"",
+    buffer: np.ndarray | None = None,
+) -> np.ndarray:
     """Joins the next chunks of a stream into a vector, `[num_bytes] uint8`.
 
+    Nothing that the sender sends is trusted; nothing is read beyond the vector.
+
     Args:
-      parts: messages, of which those that are memoryviews are chunks.
+      parts: the stream.
       num_bytes: length of the vector.
       field: name of the vector, for errors.
+      first: its beginning, which came with the header.
+      buffer: the vector to fill; None: a new one.
 
     Raises:
       InvalidInputError: a message is not a chunk, the stream ends, or there are too many bytes.
     """
-    assembler = Assembler(num_bytes, field)
-    while not assembler.complete:
+    flat = np.empty(num_bytes, np.uint8) if buffer is None else buffer
+    filled = 0
+    chunk: bytes | memoryview = first
+    while True:
+        end = filled + len(chunk)
+        if end > num_bytes:
+            raise _make_error(field, f"{end} bytes or more", num_bytes)
+        flat[filled:end] = np.frombuffer(chunk, np.uint8)
+        filled = end
+        if filled == num_bytes:
+            return flat
         part = next(parts, None)
-        if not isinstance(part, memoryview):
-            came = "the end of the stream" if part is None else "a message that is not a chunk"
-            raise InvalidInputError(
-                f"{field}: received {came} after {assembler.filled} bytes, expected chunks of "
-                f"{num_bytes} bytes in total; run the same version of relaax_like with the same "
-                "settings on both ends",
-                field,
-            )
-        assembler.add(cast(memoryview, part))
-    return assembler.finish()
+        if part is None:
+            raise _make_error(field, f"{filled} bytes", num_bytes)
+        if isinstance(part, memoryview):
+            chunk = part
+        elif part.HasField("chunk"):
+            chunk = part.chunk
+        else:
+            came = "a second header, or another message that is not a chunk"
+            raise _make_error(field, came, num_bytes)
+
+
+def _make_error(field: str, came: str, num_bytes: int) -> InvalidInputError:
+    return InvalidInputError(
+        f"{field}: received {came}, expected {num_bytes}; send as many bytes after a header as it "
+        "says, and run the same version of relaax_like with the same settings on both ends",
+        field,
+    )

@@ -1,16 +1,12 @@
 """CollectStream: the client's end of a stream of experience."""
 
 import itertools
-import queue
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
-
-import grpc
+from typing import Protocol
 
 from relaax_like.bridge import chunks, frames, messages
-from relaax_like.bridge.errors import PARAMETER_SERVER, to_exception, translate
 from relaax_like.core.buffers import BufferPool
 from relaax_like.core.episode_reports import write_reports
 from relaax_like.core.manifest import Manifest
@@ -47,51 +43,6 @@ class Call(Iterator[frames.ExperienceReply], Protocol):
 
     def cancel(self) -> None:
         """Ends the call. Idempotent and thread-safe."""
-
-
-class GrpcCall(Call):
-    """A call to a learner over gRPC, which sends in a separate thread, so `put` never waits.
-
-    Args:
-      channel: to the server.
-      address: of the server, for errors.
-      server: what the server is, for errors.
-
-    Raises:
-      ServerUnavailableError: the channel has been closed.
-    """
-
-    def __init__(self, channel: grpc.Channel, address: str, server: str = PARAMETER_SERVER):
-        self._address = address
-        self._server = server
-        # Messages that the thread has not taken yet; None ends it.
-        self._outbox: queue.SimpleQueue[frames.ExperienceRequest | None] = queue.SimpleQueue()
-        open_call = channel.stream_stream(
-            "/relaax.v1.Experience/Collect",
-            request_serializer=frames.to_bytes,
-            response_deserializer=frames.to_experience_reply,
-        )
-        with translate(address, server):
-            self._call: Any = open_call(iter(self._outbox.get, None))
-
-    def __next__(self) -> frames.ExperienceReply:
-        try:
-            return cast(frames.ExperienceReply, next(self._call))
-        except grpc.RpcError as error:
-            raise to_exception(error, self._address, self._server) from error
-
-    def put(self, part: frames.ExperienceRequest | None) -> None:
-        """Adds a message to the thread's queue."""
-        self._outbox.put(part)
-
-    def is_active(self) -> bool:
-        """Returns whether the call has not ended."""
-        return bool(self._call.is_active())
-
-    def cancel(self) -> None:
-        """Ends the call and the thread."""
-        self._outbox.put(None)
-        self._call.cancel()
 
 
 class CollectStream:
@@ -169,13 +120,8 @@ class CollectStream:
         header.env_steps = experience.env_steps
         header.sampling_sec = experience.sampling_sec
         header.urgent = experience.is_urgent
-        parts: Iterable[memoryview] = ()
-        if rollout is not None:
-            header.rollout_bytes = rollout.nbytes
-            if chunks.fits_one(rollout.nbytes):
-                header.first_chunk = rollout.tobytes()
-            else:
-                parts = chunks.split(rollout)
+        header.rollout_bytes = 0 if rollout is None else rollout.nbytes
+        header.first_chunk, parts = chunks.split_first(rollout)
         self._call.put(request)
         for part in parts:
             self._call.put(part)

@@ -2,16 +2,16 @@
 
 import contextlib
 import logging
+import time
 from collections.abc import Iterator, Mapping
 from concurrent import futures
-from types import TracebackType
 
 import grpc
 
-from relaax_like.bridge import messages
+from relaax_like.bridge import frames, messages
 from relaax_like.bridge.channel import SERVER_OPTIONS, bind, make_channel, make_interceptors
-from relaax_like.bridge.collecting import CollectStream, GrpcCall
-from relaax_like.bridge.errors import PARAMETER_SERVER, translate
+from relaax_like.bridge.collecting import CollectStream
+from relaax_like.bridge.errors import PARAMETER_SERVER, ClosedChannelError, translate
 from relaax_like.bridge.experience_servicer import (
     ExperienceServicer,
     add_experience_to_server,
@@ -28,7 +28,7 @@ from relaax_like.bridge.servicer import (
     add_to_server,
     max_message_bytes,
 )
-from relaax_like.bridge.serving import add_health
+from relaax_like.bridge.serving import GrpcCall, add_health
 from relaax_like.bridge.shared_memory_lane import SharedMemoryLane
 from relaax_like.bridge.spaces_servicer import (
     Propose,
@@ -39,15 +39,16 @@ from relaax_like.bridge.spaces_servicer import (
 from relaax_like.bridge.stub import (
     Health,
     ParameterServerStub,
-    wait_for_manifest,
 )
 from relaax_like.config.address import parse_address
-from relaax_like.core.manifest import Manifest
+from relaax_like.core.manifest import Manifest, message_to_manifest
 from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.core.records import ClientsReport, Status
 from relaax_like.core.roles import ExperienceSink, ParameterServerBackend
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
+from relaax_like.wire.backoff import draw_pause_sec
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import NotAllowedError, ServerUnavailableError
 from relaax_like.wire.reports import Reporter
 from relaax_like.wire.security import ClientSecurity, ServerSecurity
@@ -62,7 +63,7 @@ _MAX_CALLS = 1024
 _MAX_WAITING_CALLS = 64
 
 
-class Link:
+class Link(Closing):
     """A channel to one server, shared by all agents of a process. A context manager.
 
         with BridgeControl().connect("localhost:7000") as link:
@@ -90,12 +91,11 @@ class Link:
         self._tls = None if security is None else security.tls
         self._channel = make_channel(address, security)
         self._stub = pb_grpc.ParameterServerStub(self._channel)
-        self._global_t = 0
         self._health = Health()
         self._metrics: MetricsClient | None = None
 
     def wait(self, timeout_sec: float | None = None) -> Manifest:
-        """Waits until the server is available; see `wait_for_manifest`.
+        """Waits until the server is available, and returns its manifest.
 
         Sends a request each time: a restarted server might serve another model.
 
@@ -110,9 +110,28 @@ class Link:
           ProtocolError: something else listens at the address, or the server has failed.
         """
         with self._explaining_tls():
-            return wait_for_manifest(
-                self._channel, self.address, timeout_sec, self._note_wait, self._server
-            )
+            return self._wait(timeout_sec)
+
+    def _wait(self, timeout_sec: float | None) -> Manifest:
+        start = time.monotonic()
+        next_note = 2.0
+        attempt = 0
+        while True:
+            try:
+                with translate(self.address, self._server):
+                    message = self._stub.GetManifest(pb.GetManifestRequest(), timeout=5.0)
+                    return message_to_manifest(message)
+            except ClosedChannelError:
+                raise
+            except ServerUnavailableError:
+                waited = time.monotonic() - start
+                if timeout_sec is not None and waited >= timeout_sec:
+                    raise
+            if waited >= next_note:
+                self._note_wait(waited)
+                next_note = waited + 5.0
+            time.sleep(draw_pause_sec(attempt, 0.1, 1.0))
+            attempt += 1
 
     def parameter_server_stub(
         self,
@@ -134,7 +153,6 @@ class Link:
             is on this machine.
 
         Raises:
-          ConfigError: the environment variable RELAAX_CHAOS is not valid.
           RelaaxError: see `wait`.
         """
         manifest = self.wait(timeout_sec)
@@ -144,7 +162,6 @@ class Link:
             manifest,
             metrics or self.metrics(),
             client_id,
-            on_global_t=self.note_global_t,
             health=self._health,
             keep_stream_open=keep_stream_open,
             use_shared_memory=use_shared_memory,
@@ -165,7 +182,10 @@ class Link:
           RelaaxError: see `wait`.
         """
         manifest = self.wait(timeout_sec)
-        call = GrpcCall(self._channel, self.address, self._server)
+        read = frames.to_experience_reply
+        call = GrpcCall(
+            self._channel, frames.EXPERIENCE, "Collect", read, self.address, self._server
+        )
         return CollectStream(call, manifest, client_id, task)
 
     def publisher_stub(self) -> PublisherStub:
@@ -181,12 +201,11 @@ class Link:
     @property
     def global_t(self) -> int:
         """Largest `global_t` that this process has received; 0: none yet."""
-        return self._global_t
+        return self._health.global_t
 
     def note_global_t(self, global_t: int) -> None:
         """Notes a `global_t` that this process has received; any thread can call it."""
-        # Unlocked: in the worst case, two threads keep the older of two numbers.
-        self._global_t = max(self._global_t, global_t)
+        self._health.note_global_t(global_t)
 
     def status(self, timeout_sec: float = 5.0) -> Status:
         """Requests the server's status.
@@ -279,17 +298,6 @@ class Link:
         if self._metrics is not None:
             self._metrics.close()
         self._channel.close()
-
-    def __enter__(self) -> "Link":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class BridgeControl:

@@ -5,10 +5,11 @@ The client decides by the codes, and only repeats the texts.
 
 import contextlib
 from collections.abc import Iterator
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
+from relaax_like.core.manifest import Manifest
 from relaax_like.wire.errors import (
     InvalidInputError,
     LeasedError,
@@ -76,6 +77,45 @@ def validate_format(came: int, ours: int, client: str, server: str) -> None:
             f"format: the {client} speaks format {came} of this protocol, the {server} format "
             f"{ours}; run the same version of relaax_like on both",
             "format",
+        )
+
+
+def validate_hello(hello: Any, ours: int, manifest: Manifest, **longest: int) -> None:
+    """Checks a learner's first message: its format and fingerprint, and its texts.
+
+    Args:
+      hello: the message.
+      ours: format number of this version.
+      manifest: of the run.
+      longest: field of the message -> largest number of characters.
+
+    Raises:
+      InvalidInputError: the learner has another version of relaax_like or another model, or a text
+        is empty, too long, or not printable.
+    """
+    validate_format(hello.format, ours, "learner", "parameter server")
+    for field, most in longest.items():
+        validate_text(field, getattr(hello, field), most)
+    if hello.fingerprint != manifest.fingerprint:
+        raise InvalidInputError(
+            f"fingerprint: {hello.fingerprint:08x}, expected {manifest.fingerprint:08x}; the "
+            "learner has another model than this run, so start both with the same algorithm folder "
+            "and settings",
+            "fingerprint",
+        )
+
+
+def validate_text(field: str, text: str, longest: int) -> None:
+    """Checks that a text is printable, and has 1 to `longest` characters.
+
+    Raises:
+      InvalidInputError: it is not; the error names the field.
+    """
+    if not 1 <= len(text) <= longest or not text.isprintable():
+        raise InvalidInputError(
+            f"{field}: {text[:60]!r} of length {len(text)}, expected 1 to {longest} printable "
+            "characters",
+            field,
         )
 
 

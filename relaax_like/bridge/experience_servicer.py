@@ -17,7 +17,6 @@ from relaax_like.core.roles import ExperienceSink, ParameterServerBackend
 from relaax_like.v1 import experience_pb2
 from relaax_like.wire.errors import InvalidInputError, LeasedError
 
-SERVICE = "relaax.v1.Experience"
 # Maximum seconds between two messages of a stream.
 _HEARTBEAT_SEC = 1.0
 # The same once the training has finished: the server ends as soon as its streams do.
@@ -52,7 +51,7 @@ class ExperienceServicer:
         """Receives experience in a separate thread; reports its progress, and sends new values."""
         try:
             sinks = self._get_sinks()
-            first = get_header(next(request_iterator, None))
+            first = frames.get_header(next(request_iterator, None), "experience")
             _validate_first(first)
             epoch = self._backend.pull(first.client_id).epoch
             sink = _find_sink(sinks, first.task)
@@ -122,12 +121,7 @@ def _validate_first(first: experience_pb2.ExperienceHeader) -> None:
     errors.validate_format(first.format or FORMAT, FORMAT, "client", "server")
     # A learner publishes which experience of which client it has received: a name that the
     # parameter server refuses would end it.
-    if not 1 <= len(first.client_id) <= _MAX_CLIENT_ID or not first.client_id.isprintable():
-        raise InvalidInputError(
-            f"client_id: {first.client_id[:40]!r} of length {len(first.client_id)}, expected 1 to "
-            f"{_MAX_CLIENT_ID} printable characters",
-            "client_id",
-        )
+    errors.validate_text("client_id", first.client_id, _MAX_CLIENT_ID)
 
 
 def _find_sink(sinks: Mapping[str, ExperienceSink], task: str) -> ExperienceSink:
@@ -213,7 +207,7 @@ class _Stream:
             self._sink.wake()
 
     def _continue(self, message: frames.ExperienceRequest) -> experience_pb2.ExperienceHeader:
-        header = get_header(message)
+        header: experience_pb2.ExperienceHeader = frames.get_header(message, "experience")
         if (header.client_id, header.incarnation) != (
             self._first.client_id,
             self._first.incarnation,
@@ -270,11 +264,7 @@ def read_experience(
     """
     rollout = None
     if header.rollout_bytes:
-        assembler = chunks.Assembler(header.rollout_bytes, "rollout")
-        assembler.add(header.first_chunk)
-        while not assembler.complete:
-            assembler.add(_get_chunk(next(more, None)))
-        rollout = assembler.finish()
+        rollout = chunks.read_vector(more, header.rollout_bytes, "rollout", header.first_chunk)
     return to_record(
         Experience,
         header,
@@ -285,39 +275,6 @@ def read_experience(
     )
 
 
-def get_header(message: frames.ExperienceRequest | None) -> experience_pb2.ExperienceHeader:
-    """Returns a message's header.
-
-    Raises:
-      InvalidInputError: the message does not have a header, or there is no message.
-    """
-    if isinstance(message, experience_pb2.ExperienceRequest) and message.HasField("header"):
-        return message.header
-    if message is None:
-        raise InvalidInputError(
-            "experience: received nothing, expected a header; send a header first", "header"
-        )
-    raise InvalidInputError(
-        "experience: received a chunk, or an empty or unreadable message, expected a header; send "
-        "a header before each rollout, and as many bytes after it as its rollout_bytes says",
-        "header",
-    )
-
-
-def _get_chunk(message: frames.ExperienceRequest | None) -> bytes | memoryview:
-    if isinstance(message, memoryview):
-        return message
-    if message is None or not message.HasField("chunk"):
-        came = "the end of the stream" if message is None else "a header, or an unreadable message"
-        raise InvalidInputError(
-            f"rollout: received {came}, expected a chunk; send as many bytes after a header as its "
-            "rollout_bytes says",
-            "rollout",
-        )
-    return message.chunk
-
-
 def add_experience_to_server(servicer: ExperienceServicer, server: grpc.Server) -> None:
     """Adds the service; its streams receive and send chunks without conversion."""
-    collect = servicer.Collect, frames.to_experience_request
-    add_service(server, SERVICE, (grpc.stream_stream_rpc_method_handler, *collect))
+    add_service(server, frames.EXPERIENCE, servicer, Collect=frames.to_experience_request)

@@ -4,12 +4,17 @@ A chunk is the message's field 2. In this way it is copied once instead of twice
 and not at all when it is received; all other messages are converted by protobuf.
 """
 
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from google.protobuf.message import DecodeError, Message
 
 from relaax_like.v1 import experience_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
+from relaax_like.wire.errors import InvalidInputError
+
+# Descriptions of the services whose messages are converted here.
+PARAMETER_SERVER = pb.DESCRIPTOR.services_by_name["ParameterServer"]
+EXPERIENCE = experience_pb2.DESCRIPTOR.services_by_name["Experience"]
 
 # A header, or the bytes of a chunk.
 Request: TypeAlias = pb.PushPullRequest | memoryview
@@ -61,6 +66,26 @@ def _find_chunk(data: bytes) -> memoryview | None:
             return memoryview(data)[index:] if length == len(data) - index else None
         shift += 7
     return None
+
+
+def get_header(part: Any, what: str) -> Any:
+    """Returns the header of a message.
+
+    Args:
+      part: the message; None: there is none.
+      what: what is received, for the error.
+
+    Raises:
+      InvalidInputError: the message does not have a header, or there is no message.
+    """
+    if part is None or isinstance(part, memoryview) or not part.HasField("header"):
+        raise InvalidInputError(
+            f"{what}: received no message, or one without a header, such as a chunk or an "
+            "unreadable one; expected the header as the first message, and as many bytes after it "
+            "as it says",
+            "header",
+        )
+    return part.header
 
 
 def to_push_pull_request(data: bytes, max_header_bytes: int = MAX_HEADER_BYTES) -> Request:

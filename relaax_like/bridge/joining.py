@@ -1,6 +1,5 @@
 """The `relaax.v1.LearnerGroup` service and its client: learners that make each update together."""
 
-import queue
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import numpy as np
 from relaax_like.bridge import chunks, errors, frames
 from relaax_like.bridge.messages import name_outcome, number_outcome
 from relaax_like.bridge.receive_budget import ReceiveBudget
-from relaax_like.bridge.serving import add_service
+from relaax_like.bridge.serving import GrpcCall, add_service
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.message_fields import to_message, to_record
 from relaax_like.core.records import (
@@ -26,7 +25,7 @@ from relaax_like.v1 import group_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError, ServerUnavailableError
 
 FORMAT = 1
-_SERVICE = "relaax.v1.LearnerGroup"
+_SERVICE = group_pb2.DESCRIPTOR.services_by_name["LearnerGroup"]
 _MAX_NAME, _MAX_TAG, _MAX_GROUPS = 200, 100, 1_000
 # As doubles, with the rest of a header, below the 4 MiB of a message that a learner receives.
 _MAX_SUMS = 1 << 18
@@ -55,22 +54,19 @@ class GroupServicer:
         """Answers one learner's requests until its stream ends."""
         connection: GroupConnection | None = None
         try:
-            first = _read_header(requests)
-            assert first is not None
-            _validate_first(first, self._backend.manifest)
+            first: group_pb2.GroupRequest = frames.get_header(next(requests, None), "join")
+            errors.validate_hello(first, FORMAT, self._backend.manifest, learner=_MAX_NAME)
             connection = self._backend.join_group(first.learner)
             if not context.add_callback(connection.close):  # it has already ended
                 return
             yield group_pb2.GroupAnswerPart(
                 header=group_pb2.GroupAnswer(outcome="GROUP_OUTCOME_DONE")
             )
-            while (header := _read_header(requests, may_end=True)) is not None:
-                request = self._read(header, requests, context)
+            for part in requests:
+                request = self._read(frames.get_header(part, "join"), requests, context)
                 reply = connection.exchange(request)
                 yield group_pb2.GroupAnswerPart(header=_reply_to_message(reply))
-                values = reply.reply.values
-                if values is not None and not chunks.fits_one(values.flat.nbytes):
-                    yield from chunks.split(values.flat)
+                yield from chunks.split_first(_get_flat(reply))[1]
         finally:
             if connection is not None:
                 connection.close()
@@ -104,7 +100,7 @@ class GroupServicer:
                 "gradient_bytes",
             )
         if expected and chunks.fits_one(expected):
-            gradient = _read_whole(header.gradient, expected, "gradient")
+            gradient = chunks.read_vector(iter(()), expected, "gradient", header.gradient)
         elif expected:
             with self._receiving.admit(expected, context) as reception:
                 gradient = chunks.read_vector(reception.note(requests), expected, "gradient")
@@ -123,7 +119,7 @@ def add_to_server(servicer: GroupServicer, server: grpc.Server) -> None:
     def read(data: bytes) -> Any:
         return frames.to_part(data, group_pb2.GroupPart, _MAX_HEADER_BYTES, _MAX_FIELDS)
 
-    add_service(server, _SERVICE, (grpc.stream_stream_rpc_method_handler, servicer.Join, read))
+    add_service(server, _SERVICE, servicer, Join=read)
 
 
 class GroupStream(GroupConnection):
@@ -150,16 +146,11 @@ class GroupStream(GroupConnection):
     def __init__(self, channel: grpc.Channel, address: str, manifest: Manifest, learner: str):
         self._address = address
         self._manifest = manifest
-        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        join = channel.stream_stream(
-            f"/{_SERVICE}/Join",
-            request_serializer=frames.to_bytes,
-            response_deserializer=lambda data: frames.to_part(
-                data, group_pb2.GroupAnswerPart, _MAX_HEADER_BYTES
-            ),
-        )
-        with errors.translate(address):
-            self._call: Any = join(iter(self._outbox.get, None))
+
+        def read(data: bytes) -> Any:
+            return frames.to_part(data, group_pb2.GroupAnswerPart, _MAX_HEADER_BYTES)
+
+        self._call = GrpcCall(channel, _SERVICE, "Join", read, address)
         self._put(
             group_pb2.GroupRequest(format=FORMAT, learner=learner, fingerprint=manifest.fingerprint)
         )
@@ -187,69 +178,32 @@ class GroupStream(GroupConnection):
             gradient=None,
             gradient_bytes=0 if gradient is None else gradient.nbytes,
         )
-        is_whole = gradient is not None and chunks.fits_one(gradient.nbytes)
-        if gradient is not None and is_whole:
-            header.gradient = gradient.tobytes()
+        flat = None if gradient is None else gradient.view(np.uint8)
+        header.gradient, parts = chunks.split_first(flat)
         self._put(header)
-        if gradient is not None and not is_whole:
-            for chunk in chunks.split(gradient.view(np.uint8)):
-                self._outbox.put(chunk)
+        for chunk in parts:
+            self._call.put(chunk)
         return self._take_answer()
 
     def _take_answer(self) -> GroupReply:
-        try:
-            part = next(self._call, None)
-            if not isinstance(part, group_pb2.GroupAnswerPart):
-                raise ServerUnavailableError(
-                    f"the parameter server at {self._address} has ended the learner's connection; "
-                    "join again"
-                )
-            return _message_to_reply(part.header, self._call, self._manifest)
-        except grpc.RpcError as error:
-            raise errors.to_exception(error, self._address) from None
+        part = next(self._call, None)
+        if not isinstance(part, group_pb2.GroupAnswerPart):
+            raise ServerUnavailableError(
+                f"the parameter server at {self._address} has ended the learner's connection; "
+                "join again"
+            )
+        return _message_to_reply(part.header, self._call, self._manifest)
 
     def close(self) -> None:
         """Leaves the group. Idempotent."""
-        self._outbox.put(None)
         self._call.cancel()
 
     def _put(self, header: group_pb2.GroupRequest) -> None:
-        self._outbox.put(group_pb2.GroupPart(header=header))
-
-
-def _read_header(requests: Iterator[Any], may_end: bool = False) -> group_pb2.GroupRequest | None:
-    part = next(requests, None)
-    if part is None and may_end:
-        return None
-    if not isinstance(part, group_pb2.GroupPart) or not part.HasField("header"):
-        raise InvalidInputError(
-            "join: received no message, or one without a header; send a header first, and then "
-            "only the chunks of its gradient",
-            "header",
-        )
-    return part.header
-
-
-def _validate_first(first: group_pb2.GroupRequest, manifest: Manifest) -> None:
-    errors.validate_format(first.format, FORMAT, "learner", "parameter server")
-    if not 1 <= len(first.learner) <= _MAX_NAME or not first.learner.isprintable():
-        raise InvalidInputError(
-            f"learner: {first.learner[:60]!r} of length {len(first.learner)}, expected 1 to "
-            f"{_MAX_NAME} printable characters",
-            "learner",
-        )
-    if first.fingerprint != manifest.fingerprint:
-        raise InvalidInputError(
-            f"fingerprint: {first.fingerprint:08x}, expected {manifest.fingerprint:08x}; the "
-            "learner has another model than this run, so start both with the same algorithm folder "
-            "and settings",
-            "fingerprint",
-        )
+        self._call.put(group_pb2.GroupPart(header=header))
 
 
 def _reply_to_message(reply: GroupReply) -> group_pb2.GroupAnswer:
-    newest = reply.reply
-    num_bytes = 0 if newest.values is None else newest.values.flat.nbytes
+    newest, flat = reply.reply, _get_flat(reply)
     return to_message(
         group_pb2.GroupAnswer,
         reply,
@@ -260,11 +214,14 @@ def _reply_to_message(reply: GroupReply) -> group_pb2.GroupAnswer:
         global_t=newest.global_t,
         epoch=newest.epoch,
         finished=newest.finished,
-        values_bytes=num_bytes,
-        values=newest.values.flat.tobytes()
-        if newest.values is not None and chunks.fits_one(num_bytes)
-        else b"",
+        values_bytes=0 if flat is None else flat.nbytes,
+        values=chunks.split_first(flat)[0],
     )
+
+
+def _get_flat(reply: GroupReply) -> np.ndarray | None:
+    values = reply.reply.values
+    return None if values is None else values.flat
 
 
 def _message_to_reply(
@@ -283,9 +240,8 @@ def _message_to_reply(
                 f"{manifest.total_bytes}; run the same version of relaax_like on both ends"
             )
         if chunks.fits_one(header.values_bytes):
-            flat = _read_whole(header.values, header.values_bytes, "values")
-        else:
-            flat = chunks.read_vector(parts, manifest.total_bytes, "values")
+            parts = iter(())  # they came with the header
+        flat = chunks.read_vector(parts, manifest.total_bytes, "values", header.values)
         values = Values(version=header.version, flat=flat)
     return to_record(
         GroupReply,
@@ -294,18 +250,3 @@ def _message_to_reply(
         sums=np.array(header.sums),
         reply=to_record(Reply, header, outcome=name_outcome(header.applied), values=values),
     )
-
-
-def _read_whole(data: bytes, num_bytes: int, field: str) -> np.ndarray:
-    """Returns a vector that was sent within a message, `[num_bytes] uint8`.
-
-    Raises:
-      InvalidInputError: `data` has another length.
-    """
-    if len(data) != num_bytes:
-        raise InvalidInputError(
-            f"{field}: {len(data)} bytes, expected {num_bytes}; run the same version of "
-            "relaax_like on both ends",
-            field,
-        )
-    return np.frombuffer(data, np.uint8)

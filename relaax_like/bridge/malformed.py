@@ -10,7 +10,8 @@ from typing import Any
 import grpc
 from google.protobuf.message import DecodeError
 
-_MAKERS: dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler]] = {
+# Whether a method receives, and sends, a stream -> what makes its handler.
+HANDLER_MAKERS: dict[tuple[bool, bool], Callable[..., grpc.RpcMethodHandler]] = {
     (False, False): grpc.unary_unary_rpc_method_handler,
     (False, True): grpc.unary_stream_rpc_method_handler,
     (True, False): grpc.stream_unary_rpc_method_handler,
@@ -74,7 +75,7 @@ def _check(handler: Any, method: str) -> grpc.RpcMethodHandler:
         handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
     )
     refuse = refuse_each if handler.request_streaming else refuse_malformed
-    return _MAKERS[kind](
+    return HANDLER_MAKERS[kind](
         lambda requests, context: serve(refuse(requests, context), context),
         try_to_read,
         handler.response_serializer,

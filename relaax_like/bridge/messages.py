@@ -81,14 +81,12 @@ def push_to_messages(
       timeout_sec: how long the client waits; 0: until the deadline of its call.
     """
     gradient = push.gradient
-    parts = iter(()) if gradient is None or shared else chunks.split(gradient)
     header = push_to_header(push)
     header.want_values = want_values
     header.have_version = have_version
     header.timeout_sec = timeout_sec
     header.shared_gradient = shared and gradient is not None
-    if gradient is not None and not shared and chunks.fits_one(gradient.nbytes):
-        header.first_chunk = bytes(next(parts))
+    header.first_chunk, parts = chunks.split_first(None if shared else gradient)
     yield pb.PushPullRequest(header=header)
     yield from parts
 
@@ -169,13 +167,7 @@ def messages_to_push(
         shared memory that was not agreed upon, a group is unknown, a statistic occurs twice or is
         malformed, or there are too many episodes or statistics.
     """
-    if isinstance(first, memoryview) or first.WhichOneof("part") != "header":
-        raise InvalidInputError(
-            "push: received a message without a header, such as a chunk or an unreadable one; "
-            "expected the header as the first message, and none after the end of the gradient",
-            "header",
-        )
-    header = first.header
+    header: pb.PushHeader = frames.get_header(first, "push")
     gradient = None
     push = header_to_push(header, None)
     if header.gradient_bytes:
@@ -183,7 +175,7 @@ def messages_to_push(
         gradient = (
             _take_shared(shared, num_bytes)
             if header.shared_gradient
-            else _assemble(header, more, num_bytes)
+            else chunks.read_vector(more, num_bytes, "gradient", header.first_chunk)
         )
     return (push if gradient is None else replace(push, gradient=gradient)), header
 
@@ -262,26 +254,6 @@ def _take_shared(shared: SharedVectors | None, num_bytes: int) -> np.ndarray:
     return shared.gradient[:num_bytes].copy()
 
 
-def _assemble(header: pb.PushHeader, more: Iterator[frames.Request], num_bytes: int) -> np.ndarray:
-    assembler = chunks.Assembler(num_bytes, "gradient")
-    assembler.add(header.first_chunk)
-    while not assembler.complete and (message := next(more, None)) is not None:
-        assembler.add(_get_chunk(message))
-    return assembler.finish()
-
-
-def _get_chunk(message: frames.Request) -> bytes | memoryview:
-    if isinstance(message, memoryview):
-        return message
-    if message.WhichOneof("part") != "chunk":
-        raise InvalidInputError(
-            "push: received a second header, or another message that is not a chunk, before the "
-            "end of the gradient; send as many bytes after a header as its gradient_bytes says",
-            "header",
-        )
-    return message.chunk
-
-
 def reply_to_messages(
     reply: Reply, shared: SharedVectors | None = None, ranges: Ranges = ()
 ) -> Iterator[frames.Reply]:
@@ -301,8 +273,7 @@ def reply_to_messages(
     in_memory = shared is not None and values is not None
     if shared is not None and values is not None:
         shared.values[...] = values.flat
-    parts = iter(()) if values is None or in_memory else chunks.split(values.flat)
-    whole = values is not None and not in_memory and chunks.fits_one(values.flat.nbytes)
+    first, parts = chunks.split_first(None if values is None or in_memory else values.flat)
     yield pb.PushPullReply(
         header=to_message(
             pb.ReplyHeader,
@@ -311,7 +282,7 @@ def reply_to_messages(
             durability=_DURABILITIES[reply.durability],
             values_bytes=0 if values is None else len(values.flat),
             values_version=0 if values is None else values.version,
-            first_chunk=bytes(next(parts)) if whole else b"",
+            first_chunk=first,
             shared_values=in_memory,
         )
     )
@@ -340,14 +311,7 @@ def messages_to_reply(
         the manifest or the ranges.
     """
     iterator = iter(messages)
-    first = next(iterator, None)
-    if not isinstance(first, pb.PushPullReply) or first.WhichOneof("part") != "header":
-        raise InvalidInputError(
-            "reply: received nothing, or a message without a header, expected the header first; "
-            "run the same version of relaax_like on both ends",
-            "header",
-        )
-    header = first.header
+    header: pb.ReplyHeader = frames.get_header(next(iterator, None), "reply")
     values = None
     if header.values_bytes:
         buffer = pool.take()
@@ -356,7 +320,7 @@ def messages_to_reply(
         elif ranges:
             _fill_ranges(buffer, ranges, header, iterator)
         else:
-            _fill(buffer, header, iterator)
+            chunks.read_vector(iterator, len(buffer), "values", header.first_chunk, buffer)
         values = Values(version=header.values_version, flat=pool.publish(buffer))
     return to_record(
         Reply,
@@ -370,8 +334,8 @@ def messages_to_reply(
 def _fill_ranges(
     buffer: np.ndarray, ranges: Ranges, header: pb.ReplyHeader, more: Iterator[frames.Reply]
 ) -> None:
-    received = np.empty(sum(part.stop - part.start for part in ranges), np.uint8)
-    _fill(received, header, more)
+    num_bytes = sum(part.stop - part.start for part in ranges)
+    received = chunks.read_vector(more, num_bytes, "values", header.first_chunk)
     buffer.fill(0xFF)  # NaN, as float32 and as float64
     start = 0
     for part in ranges:
@@ -408,14 +372,6 @@ def messages_to_ranges(messages: Sequence[pb.ByteRange], manifest: Manifest) -> 
         ranges.append(slice(start, stop))
         end = stop
     return tuple(ranges)
-
-
-def _fill(buffer: np.ndarray, header: pb.ReplyHeader, more: Iterator[frames.Reply]) -> None:
-    assembler = chunks.Assembler(len(buffer), "values", buffer)
-    assembler.add(header.first_chunk)
-    while not assembler.complete and (message := next(more, None)) is not None:
-        assembler.add(message if isinstance(message, memoryview) else message.chunk)
-    assembler.finish()
 
 
 def status_to_message(status: Status) -> pb.Status:

@@ -3,7 +3,7 @@
 The learner is in a process of its own (learner.placement: standalone).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import grpc
@@ -12,7 +12,7 @@ import numpy as np
 from relaax_like.bridge import chunks, errors, frames
 from relaax_like.bridge.messages import name_outcome, number_outcome
 from relaax_like.bridge.receive_budget import ReceiveBudget
-from relaax_like.bridge.serving import add_service
+from relaax_like.bridge.serving import add_service, open_method
 from relaax_like.core.episode_reports import read_reports, write_reports
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.message_fields import to_message, to_record
@@ -33,7 +33,7 @@ from relaax_like.wire.errors import InvalidInputError, ProtocolError
 
 FORMAT = 1
 MAX_EPISODES = 65_536
-_SERVICE = "relaax.v1.Publisher"
+_SERVICE = publisher_pb2.DESCRIPTOR.services_by_name["Publisher"]
 _MAX_NAME, _MAX_ADDRESS = 200, 300
 _MAX_RECEIVED = 4096
 # Memory for publications that are being received.
@@ -94,7 +94,8 @@ class PublisherServicer:
         self, request: publisher_pb2.AcquireRequest, context: grpc.ServicerContext
     ) -> Iterator[Any]:
         """Grants the lease, and sends the state."""
-        _validate_acquire(request, self._backend.manifest)
+        manifest = self._backend.manifest
+        errors.validate_hello(request, FORMAT, manifest, holder=_MAX_NAME, address=_MAX_ADDRESS)
         term, lease_sec, lease = self._backend.grant_lease(request.holder, request.address)
         header = _lease_to_header(term, lease_sec, lease, self._backend.get_run_state())
         yield publisher_pb2.LeasePart(header=header)
@@ -129,13 +130,7 @@ class PublisherServicer:
         return publisher_pb2.LearnerAddress(address=address, term=term)
 
     def _read(self, requests: Iterator[Any], context: grpc.ServicerContext) -> Publication | Counts:
-        first = next(requests, None)
-        if not isinstance(first, publisher_pb2.PublishPart) or not first.HasField("header"):
-            raise InvalidInputError(
-                "publish: received no message, or one without a header; send the header first",
-                "header",
-            )
-        header = first.header
+        header: publisher_pb2.PublishHeader = frames.get_header(next(requests, None), "publish")
         if len(header.received) > _MAX_RECEIVED:
             raise InvalidInputError(
                 f"publish: {len(header.received)} clients in received, expected at most "
@@ -173,23 +168,11 @@ class PublisherServicer:
 
 def add_to_server(servicer: PublisherServicer, server: grpc.Server) -> None:
     """Adds the service; chunks are neither packed nor parsed by protobuf."""
-    unary = grpc.unary_unary_rpc_method_handler
-    add_service(
-        server,
-        _SERVICE,
-        (
-            grpc.unary_stream_rpc_method_handler,
-            servicer.Acquire,
-            publisher_pb2.AcquireRequest.FromString,
-        ),
-        (unary, servicer.Renew, publisher_pb2.RenewRequest.FromString),
-        (
-            grpc.stream_unary_rpc_method_handler,
-            servicer.Publish,
-            lambda data: frames.to_part(data, publisher_pb2.PublishPart),
-        ),
-        (unary, servicer.FindLearner, publisher_pb2.FindLearnerRequest.FromString),
-    )
+
+    def read(data: bytes) -> Any:
+        return frames.to_part(data, publisher_pb2.PublishPart)
+
+    add_service(server, _SERVICE, servicer, Publish=read)
 
 
 class PublisherStub:
@@ -207,26 +190,15 @@ class PublisherStub:
     """
 
     def __init__(self, channel: grpc.Channel, address: str):
+
+        def read(data: bytes) -> Any:
+            return frames.to_part(data, publisher_pb2.LeasePart)
+
         self._address = address
-
-        def call(kind: Callable[..., Any], name: str, read: Callable[[bytes], Any]) -> Any:
-            return kind(
-                f"/{_SERVICE}/{name}",
-                request_serializer=frames.to_bytes,
-                response_deserializer=read,
-            )
-
-        state = publisher_pb2.RunState.FromString
-        self._acquire = call(
-            channel.unary_stream,
-            "Acquire",
-            lambda data: frames.to_part(data, publisher_pb2.LeasePart),
-        )
-        self._renew = call(channel.unary_unary, "Renew", state)
-        self._publish = call(channel.stream_unary, "Publish", state)
-        self._find = call(
-            channel.unary_unary, "FindLearner", publisher_pb2.LearnerAddress.FromString
-        )
+        self._acquire = open_method(channel, _SERVICE, "Acquire", read)
+        self._renew = open_method(channel, _SERVICE, "Renew")
+        self._publish = open_method(channel, _SERVICE, "Publish")
+        self._find = open_method(channel, _SERVICE, "FindLearner")
 
     def acquire(
         self, holder: str, address: str, manifest: Manifest
@@ -340,27 +312,6 @@ def message_to_state(message: publisher_pb2.RunState) -> RunState:
         train_return = TrainReturn(message.mean_return, message.window, message.episodes)
     outcome = name_outcome(message.outcome)
     return to_record(RunState, message, outcome=outcome, train_return=train_return)
-
-
-def _validate_acquire(request: publisher_pb2.AcquireRequest, manifest: Manifest) -> None:
-    errors.validate_format(request.format, FORMAT, "learner", "parameter server")
-    if request.fingerprint != manifest.fingerprint:
-        raise InvalidInputError(
-            f"fingerprint: {request.fingerprint:08x}, expected {manifest.fingerprint:08x}; the "
-            "learner has another model than this run, so start both with the same algorithm folder "
-            "and settings",
-            "fingerprint",
-        )
-    for field, text, longest in (
-        ("holder", request.holder, _MAX_NAME),
-        ("address", request.address, _MAX_ADDRESS),
-    ):
-        if not 1 <= len(text) <= longest or not text.isprintable():
-            raise InvalidInputError(
-                f"{field}: {text[:60]!r} of length {len(text)}, expected 1 to {longest} printable "
-                "characters",
-                field,
-            )
 
 
 def _lease_to_header(

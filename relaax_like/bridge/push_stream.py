@@ -13,6 +13,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from relaax_like.bridge import frames, messages
+from relaax_like.bridge.serving import open_method
 from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
 from relaax_like.core.buffers import BufferPool
 from relaax_like.core.manifest import Manifest
@@ -49,10 +50,8 @@ class PushStream:
         self._use_shared_memory = use_shared_memory
         self._pid = os.getpid()
         self._shared: SharedVectors | None = None
-        self._open_call = channel.stream_stream(
-            "/relaax.v1.ParameterServer/PushPull",
-            request_serializer=frames.to_bytes,
-            response_deserializer=frames.to_push_pull_reply,
+        self._open_call = open_method(
+            channel, frames.PARAMETER_SERVER, "PushPull", frames.to_push_pull_reply
         )
         self._call: Any = None  # a grpc.Call that is also an iterator
         # Messages that gRPC's sending thread has not taken yet; None ends it. At most one push.
@@ -145,8 +144,7 @@ class PushStream:
         gradient_bytes, values_bytes = self._manifest.gradient_bytes, self._manifest.total_bytes
         try:
             with SharedVectors.create(gradient_bytes, values_bytes) as vectors:
-                offer = pb.SharedMemoryOffer(**vars(vectors.offer))
-                self._outbox.put(pb.PushPullRequest(offer=offer))
+                self._outbox.put(pb.PushPullRequest(offer=vectors.offer))
                 answer = next(call)
         except UnusableError:
             self._use_shared_memory = False

@@ -1,5 +1,6 @@
 """A TLS channel whose certificates can be replaced: gRPC itself keeps the first ones."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -44,21 +45,14 @@ class ReloadingChannel(grpc.Channel):
         """Ends `subscribe`, if the channel has not been replaced since."""
         self._current[1].unsubscribe(callback)
 
-    def unary_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Returns a callable, as the other three methods do; see `grpc.Channel`."""
-        return _Method(self, lambda channel: channel.unary_unary(method, *args, **kwargs))
+    def _bind(self, kind: str, method: str, *args: Any, **kwargs: Any) -> Any:
+        return _Method(self, lambda channel: getattr(channel, kind)(method, *args, **kwargs))
 
-    def unary_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """See `unary_unary`."""
-        return _Method(self, lambda channel: channel.unary_stream(method, *args, **kwargs))
-
-    def stream_unary(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """See `unary_unary`."""
-        return _Method(self, lambda channel: channel.stream_unary(method, *args, **kwargs))
-
-    def stream_stream(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """See `unary_unary`."""
-        return _Method(self, lambda channel: channel.stream_stream(method, *args, **kwargs))
+    # What they return is called as that of `grpc.Channel`.
+    unary_unary = functools.partialmethod(_bind, "unary_unary")
+    unary_stream = functools.partialmethod(_bind, "unary_stream")
+    stream_unary = functools.partialmethod(_bind, "stream_unary")
+    stream_stream = functools.partialmethod(_bind, "stream_stream")
 
     def close(self) -> None:
         """Closes the current channel. Idempotent."""

@@ -23,7 +23,6 @@ from relaax_like.wire.errors import (
     SnapshotError,
 )
 
-SERVICE = "relaax.v1.ParameterServer"
 _MAX_WAIT_SEC = 60.0
 # Memory for gradients that are being received: this many bytes, or this many gradients.
 _RECEIVING_BYTES = 256 * 1024 * 1024
@@ -178,16 +177,10 @@ def add_to_server(servicer: ParameterServerServicer, server: grpc.Server) -> Non
     read_request = functools.partial(
         frames.to_push_pull_request, max_header_bytes=_max_header_bytes(servicer.manifest)
     )
-    unary = grpc.unary_unary_rpc_method_handler
     add_service(
         server,
-        SERVICE,
-        (unary, servicer.GetManifest, pb.GetManifestRequest.FromString),
-        (grpc.stream_stream_rpc_method_handler, servicer.PushPull, read_request),
-        (unary, servicer.PushPullWhole, read_request),
-        (grpc.unary_stream_rpc_method_handler, servicer.Pull, pb.PullRequest.FromString),
-        (unary, servicer.GetStatus, pb.GetStatusRequest.FromString),
-        (unary, servicer.ReportClients, pb.ClientsReport.FromString),
-        (unary, servicer.Save, pb.SaveRequest.FromString),
-        (unary, servicer.Stop, pb.StopRequest.FromString),
+        frames.PARAMETER_SERVER,
+        servicer,
+        PushPull=read_request,
+        PushPullWhole=read_request,
     )

@@ -17,12 +17,12 @@ import mmap
 import os
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from relaax_like.bridge import mailbox
 from relaax_like.bridge.mailbox import Mailbox
+from relaax_like.v1 import parameter_server_pb2 as pb
 
 # Seals, and their commands: linux/fcntl.h; Python 3.12 and newer only defines some of them.
 _ADD_SEALS, _GET_SEALS = 1033, 1034
@@ -30,23 +30,6 @@ _SEALS = 0x1 | 0x2 | 0x4  # no more seals, no shrinking, no growing
 _NONCE_BYTES = 16
 _NAME = "relaax vectors"
 _PAGE = 4096
-
-
-@dataclass(frozen=True)
-class Offer:
-    """An offer to share the client's memory.
-
-    Attributes:
-      pid: process id of the client.
-      descriptor: number of the memory's file descriptor in the client.
-      nonce: first bytes of the memory, as another process might have the same pid and descriptor.
-      mailboxes: whether messages also pass through the memory.
-    """
-
-    pid: int
-    descriptor: int
-    nonce: bytes
-    mailboxes: bool = mailbox.SUPPORTED
 
 
 class UnusableError(Exception):
@@ -66,7 +49,13 @@ class SharedVectors:
       values: `[values_bytes] uint8`.
     """
 
-    def __init__(self, memory: mmap.mmap, offer: Offer, gradient_bytes: int, values_bytes: int):
+    def __init__(
+        self,
+        memory: mmap.mmap,
+        offer: pb.SharedMemoryOffer,
+        gradient_bytes: int,
+        values_bytes: int,
+    ):
         everything = np.frombuffer(memory, np.uint8)  # keeps the memory mapped
         _, requests, replies, gradient, values, _ = _list_starts(gradient_bytes, values_bytes)
         self.requests = Mailbox(everything[requests:replies])
@@ -96,7 +85,12 @@ class SharedVectors:
             fcntl.fcntl(descriptor, _ADD_SEALS, _SEALS)
             memory = mmap.mmap(descriptor, num_bytes)
             memory[:_NONCE_BYTES] = nonce
-            offer = Offer(os.getpid(), descriptor, nonce)
+            offer = pb.SharedMemoryOffer(
+                pid=os.getpid(),
+                descriptor=descriptor,
+                nonce=nonce,  # as another process might have the same pid and descriptor
+                mailboxes=mailbox.SUPPORTED,
+            )
             yield cls(memory, offer, gradient_bytes, values_bytes)
         except OSError as error:
             raise UnusableError(f"anonymous memory is not available: {error}") from None
@@ -104,7 +98,9 @@ class SharedVectors:
             os.close(descriptor)
 
     @classmethod
-    def attach(cls, offer: Offer, gradient_bytes: int, values_bytes: int) -> "SharedVectors":
+    def attach(
+        cls, offer: pb.SharedMemoryOffer, gradient_bytes: int, values_bytes: int
+    ) -> "SharedVectors":
         """Opens the memory that another process has made.
 
         Raises:

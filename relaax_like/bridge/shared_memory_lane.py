@@ -7,7 +7,7 @@ import grpc
 
 from relaax_like.bridge import frames
 from relaax_like.bridge.mailbox import Mailbox
-from relaax_like.bridge.shared_memory import Offer, SharedVectors, UnusableError
+from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
 from relaax_like.core.manifest import Manifest
 from relaax_like.v1 import parameter_server_pb2 as pb
 
@@ -65,7 +65,9 @@ class _Call:
                 yield first
                 break
             try:
-                vectors = self._attach(first.offer)
+                vectors = SharedVectors.attach(
+                    first.offer, self._manifest.gradient_bytes, self._manifest.total_bytes
+                )
             except UnusableError as error:
                 yield error
                 break
@@ -88,13 +90,6 @@ class _Call:
                 yield reply
                 letter = b""
             self._replies.put(letter)
-
-    def _attach(self, offer: pb.SharedMemoryOffer) -> SharedVectors:
-        return SharedVectors.attach(
-            Offer(offer.pid, offer.descriptor, offer.nonce, offer.mailboxes),
-            self._manifest.gradient_bytes,
-            self._manifest.total_bytes,
-        )
 
     def _read_mailbox(
         self, vectors: SharedVectors, requests: Iterator[frames.Request]

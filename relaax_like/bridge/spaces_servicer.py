@@ -1,18 +1,18 @@
 """The `relaax.v1.RunSpaces` service: a client defines the spaces that the settings leave open."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import NoReturn
 
 import grpc
 
 from relaax_like.bridge import errors
-from relaax_like.bridge.serving import add_service
+from relaax_like.bridge.serving import add_service, open_method
 from relaax_like.v1 import spaces_pb2
 from relaax_like.wire.errors import ServerUnavailableError
 from relaax_like.wire.spaces import RunSpaces, message_to_run_spaces, run_spaces_to_message
 
-_SERVICE = "relaax.v1.RunSpaces"
-PROPOSE = f"/{_SERVICE}/Propose"
+_SERVICE = spaces_pb2.DESCRIPTOR.services_by_name["RunSpaces"]
 
 # Receives a proposal, or None for a request; returns the run's spaces, or None if not known yet.
 Propose = Callable[[RunSpaces | None], RunSpaces | None]
@@ -27,12 +27,14 @@ def add_spaces_to_server(propose: Propose, server: grpc.Server) -> None:
       server: not started yet.
     """
 
-    def Propose(request: spaces_pb2.Spaces, context: grpc.ServicerContext) -> spaces_pb2.Spaces:
-        spaces = propose(_read(request))
-        return spaces_pb2.Spaces() if spaces is None else run_spaces_to_message(spaces)
+    def answer(request: spaces_pb2.Spaces, context: grpc.ServicerContext) -> spaces_pb2.Spaces:
+        return _to_message(propose(_read(request)))
 
-    unary = grpc.unary_unary_rpc_method_handler
-    add_service(server, _SERVICE, (unary, Propose, spaces_pb2.Spaces.FromString))
+    add_service(server, _SERVICE, SimpleNamespace(Propose=answer))
+
+
+def _to_message(spaces: RunSpaces | None) -> spaces_pb2.Spaces:
+    return spaces_pb2.Spaces() if spaces is None else run_spaces_to_message(spaces)
 
 
 def _read(message: spaces_pb2.Spaces) -> RunSpaces | None:
@@ -81,12 +83,6 @@ def propose_spaces(
       ProtocolError: the server does not accept proposals or has failed, or something else listens
         at the address.
     """
-    call = channel.unary_unary(
-        PROPOSE,
-        request_serializer=spaces_pb2.Spaces.SerializeToString,
-        response_deserializer=spaces_pb2.Spaces.FromString,
-    )
-    request = spaces_pb2.Spaces() if spaces is None else run_spaces_to_message(spaces)
+    call = open_method(channel, _SERVICE, "Propose")
     with errors.translate(address):
-        answer = call(request, timeout=timeout_sec)
-    return _read(answer)
+        return _read(call(_to_message(spaces), timeout=timeout_sec))

@@ -11,20 +11,20 @@ from typing import Any
 import grpc
 import numpy as np
 
-from relaax_like.bridge import chaos, errors, frames, messages
+from relaax_like.bridge import errors, frames, messages
 from relaax_like.bridge.chunks import fits_one
 from relaax_like.bridge.client import BufferingClient, make_client_id
 from relaax_like.bridge.joining import GroupStream
 from relaax_like.bridge.push_stream import PushStream
+from relaax_like.bridge.serving import open_method
 from relaax_like.config.address import parse_address
 from relaax_like.core.buffers import BufferPool
-from relaax_like.core.manifest import Manifest, message_to_manifest
+from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import Push, Reply
 from relaax_like.core.roles import GroupConnection
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
-from relaax_like.wire.backoff import draw_pause_sec
 from relaax_like.wire.errors import ServerUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ _RETRY_SLEEP_SEC = (0.05, 0.15)
 
 
 class Health:
-    """Whether the server was available at the last call; shared by all stubs of a link.
+    """What all stubs of a link share: whether the server was available, and its `global_t`.
 
     Thread-safe.
 
@@ -54,12 +54,19 @@ class Health:
     Attributes:
       away: whether the last call, except for refused ones, failed with ServerUnavailableError:
         there was no answer, or the server was busy or closing.
+      global_t: largest `global_t` that was received; 0: none yet.
     """
 
     def __init__(self) -> None:
         self.away = False
+        self.global_t = 0
         self._lock = threading.Lock()
         self._probe: Any = None  # a grpc.Future that is also a grpc.Call
+
+    def note_global_t(self, global_t: int) -> None:
+        """Notes a `global_t` that was received."""
+        # Unlocked: in the worst case, two threads keep the older of two numbers.
+        self.global_t = max(self.global_t, global_t)
 
     def wait(self, ask: Callable[[], Any], server: str = errors.PARAMETER_SERVER) -> None:
         """Waits briefly until the server has answered.
@@ -100,15 +107,14 @@ class ParameterServerStub(BufferingClient):
       manifest: of the run.
       metrics: the recorder.
       client_id: unique in the run; "": a new name.
-      on_global_t: called with the `global_t` of each reply; None: nothing is called.
       health: shared by the stubs of a link; None: a new one.
       keep_stream_open: keep a stream open between pushes, as always for a model whose values do not
         fit one chunk.
-      use_shared_memory: with an open stream to a loopback address, use shared memory if possible.
+      use_shared_memory: with an open stream to a loopback address, use shared memory if possible:
+        chunks are copied six times, shared memory once, and it wakes fewer threads.
 
     Raises:
-      ConfigError: the environment variable RELAAX_CHAOS is not valid, or `address` is not
-        `host:port`.
+      ConfigError: `address` is not `host:port`.
     """
 
     def __init__(
@@ -118,42 +124,34 @@ class ParameterServerStub(BufferingClient):
         manifest: Manifest,
         metrics: Metrics,
         client_id: str = "",
-        on_global_t: Callable[[int], None] | None = None,
         health: Health | None = None,
         keep_stream_open: bool = False,
         use_shared_memory: bool = True,
     ):
         super().__init__(manifest, client_id or make_client_id(), metrics)
-        self._on_global_t = on_global_t
         self._health = health or Health()
         self._stub = pb_grpc.ParameterServerStub(channel)
-        self._pull = channel.unary_stream(
-            "/relaax.v1.ParameterServer/Pull",
-            request_serializer=frames.to_bytes,
-            response_deserializer=frames.to_push_pull_reply,
+        self._pull = open_method(
+            channel, frames.PARAMETER_SERVER, "Pull", frames.to_push_pull_reply
         )
         self._address = address
         # An open stream needs a thread at each end; a call with one message each way does not.
         whole = fits_one(manifest.total_bytes) and not keep_stream_open
-        # Chunks are copied six times, shared memory once, and it wakes fewer threads.
-        self._use_shared_memory = use_shared_memory and parse_address(address).is_loopback
         self._channel = channel
         self._pool = BufferPool(manifest.total_bytes)
-        self._push_stream = None if whole else self._make_push_stream(self._pool)
-        self._chaos = chaos.from_environment()
+        self._push_stream: PushStream | None = None
+        if not whole:
+            shares = use_shared_memory and parse_address(address).is_loopback
+            self._push_stream = PushStream(channel, manifest, self._pool, shares)
         num_bytes = 2 * manifest.total_bytes  # gradient and statistics up, values down
         self._timeout_sec = CALL_TIMEOUT_SEC + num_bytes / _BYTES_PER_SEC
-
-    def _make_push_stream(self, pool: BufferPool) -> PushStream:
-        return PushStream(self._channel, self._manifest, pool, self._use_shared_memory)
 
     def _get_gradient_buffer(self) -> np.ndarray | None:
         return None if self._push_stream is None else self._push_stream.gradient_buffer
 
     def _take(self, reply: Reply) -> None:
         super()._take(reply)
-        if self._on_global_t is not None:
-            self._on_global_t(reply.global_t)
+        self._health.note_global_t(reply.global_t)
 
     def _open_group(self) -> GroupConnection:
         return GroupStream(self._channel, self._address, self._manifest, self.client_id)
@@ -166,39 +164,21 @@ class ParameterServerStub(BufferingClient):
         was_away, give_up = self._health.away, time.monotonic() + _RETRY_SEC
         while True:
             try:
-                return self._try_push_pull(push, want_values, have_version)
+                return self._send(push, want_values, have_version)
             except ServerUnavailableError:
                 if was_away or time.monotonic() > give_up:
                     raise
                 time.sleep(random.uniform(*_RETRY_SLEEP_SEC))
 
-    def _try_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
-        if self._chaos is None:
-            return self._send(push, want_values, have_version, self._push_stream, self._pool)
-        return self._chaos.call(lambda: self._send_alone(push, want_values, have_version))
-
-    def _send_alone(self, push: Push, want_values: bool, have_version: int) -> Reply:
-        """Sends on a separate stream with its own buffers: with chaos, several are in progress."""
-        pool = BufferPool(self._manifest.total_bytes)
-        if self._push_stream is None:
-            return self._send(push, want_values, have_version, None, pool)
-        with contextlib.closing(self._make_push_stream(pool)) as push_stream:
-            return self._send(push, want_values, have_version, push_stream, pool)
-
-    def _send(
-        self,
-        push: Push,
-        want_values: bool,
-        have_version: int,
-        push_stream: PushStream | None,
-        pool: BufferPool,
-    ) -> Reply:
+    def _send(self, push: Push, want_values: bool, have_version: int) -> Reply:
         with self._watch_health():
-            if push_stream is not None:
-                return push_stream.push_pull(push, want_values, have_version, self._timeout_sec)
+            if self._push_stream is not None:
+                return self._push_stream.push_pull(
+                    push, want_values, have_version, self._timeout_sec
+                )
             (request,) = messages.push_to_messages(push, want_values, have_version)
             reply = self._stub.PushPullWhole(request, timeout=self._timeout_sec)
-            return messages.messages_to_reply([reply], self.manifest, pool)
+            return messages.messages_to_reply([reply], self.manifest, self._pool)
 
     def _call_pull(self, have_version: int | None) -> Reply:
         request = pb.PullRequest(
@@ -237,48 +217,3 @@ class ParameterServerStub(BufferingClient):
 
     def _ask(self) -> Any:
         return self._stub.GetManifest.future(pb.GetManifestRequest(), timeout=_PROBE_TIMEOUT_SEC)
-
-
-def wait_for_manifest(
-    channel: grpc.Channel,
-    address: str,
-    timeout_sec: float | None,
-    on_wait: Callable[[float], None],
-    server: str = errors.PARAMETER_SERVER,
-) -> Manifest:
-    """Waits until a server is available, and returns its manifest.
-
-    Args:
-      channel: to the server.
-      address: address of the server, for errors.
-      timeout_sec: longest wait, plus up to 5 s for the last request; None: no limit.
-      on_wait: called periodically with the seconds waited; what it raises ends the wait.
-      server: what the server is, for errors.
-
-    Raises:
-      ServerUnavailableError: the server was not available in time, or the channel is closed, even
-        during the wait.
-      NotAllowedError: an agent's token is required.
-      InvalidInputError: the received manifest is not valid.
-      ProtocolError: something else listens at the address, or the server has failed.
-    """
-    stub = pb_grpc.ParameterServerStub(channel)
-    start = time.monotonic()
-    next_note = 2.0
-    attempt = 0
-    while True:
-        try:
-            with errors.translate(address, server):
-                return message_to_manifest(stub.GetManifest(pb.GetManifestRequest(), timeout=5.0))
-        except errors.ClosedChannelError:
-            raise
-        except ServerUnavailableError as error:
-            reason = error
-        waited = time.monotonic() - start
-        if timeout_sec is not None and waited >= timeout_sec:
-            raise reason
-        if waited >= next_note:
-            on_wait(waited)
-            next_note = waited + 5.0
-        time.sleep(draw_pause_sec(attempt, 0.1, 1.0))
-        attempt += 1

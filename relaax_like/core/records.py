@@ -469,15 +469,9 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunState:
+class RunState(Reply):
     """The newest state of a run, for a learner in another process; see `relaax.v1.RunState`."""
 
-    outcome: Outcome = "nothing"
-    reason: str = ""
-    version: int = 0
-    global_t: int = 0
-    epoch: int = 0
-    finished: str = ""
     number: int = 0
     sequence: int = 0
     durable_sequence: int = 0

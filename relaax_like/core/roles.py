@@ -22,7 +22,6 @@ steps, `global_t`, the journal and the snapshots. What the roles exchange is in 
 import abc
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -47,6 +46,7 @@ from relaax_like.core.records import (
     StreamProgress,
     TrainReturn,
 )
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import LeasedError
 
 # Answer to a learner that wants to join a group where there is none.
@@ -251,7 +251,7 @@ class ParameterServerBackend(abc.ABC):
         raise LeasedError(NO_GROUP)
 
 
-class ParameterServerClient(abc.ABC):
+class ParameterServerClient(Closing, abc.ABC):
     """The parameter server as an agent that learns, or a learner beside its agents, uses it.
 
     A context manager. Each agent or learner has its own client, which is not thread-safe. Over the
@@ -393,17 +393,6 @@ class ParameterServerClient(abc.ABC):
         Raises:
           InvalidInputError, LeasedError: see `increment_global_t`.
         """
-
-    def __enter__(self) -> "ParameterServerClient":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 class Publisher(abc.ABC):

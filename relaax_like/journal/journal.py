@@ -12,7 +12,6 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from relaax_like.journal.files import (
     HEADER_BYTES,
@@ -24,6 +23,7 @@ from relaax_like.journal.files import (
 )
 from relaax_like.journal.head import Claim, JournalHead, path_of_marker
 from relaax_like.journal.reader import JournalReader, SegmentReader
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import ConfigError, JournalError
 from relaax_like.wire.syncing import sync_path
 
@@ -47,7 +47,7 @@ class _File:
     descriptor: int | None = None
 
 
-class Journal:
+class Journal(Closing):
     """Appends records to segments in one folder, which belongs to one writer. Thread-safe.
 
         for index, payload in JournalReader(directory, fingerprint, state_index): ...
@@ -65,9 +65,30 @@ class Journal:
     be removed, the failure is final. So is a failed sync: the kernel might have dropped what it
     could not write, so nothing can be acknowledged any more.
 
+    At its start, it continues after the records that the folder holds, and truncates an incomplete
+    record that a crash left at the end. If the record before `first_index` is missing, the caller's
+    state contains more than the journal: the existing records are removed, and the journal starts
+    over. Otherwise they are synced.
+
+    Args:
+      directory: the folder, which is created if it is missing. The caller ensures that no other
+        process writes to it.
+      first_index: index of the next record: the caller's state contains all before it.
+      fingerprint: number that distinguishes models, such as the manifest's fingerprint.
+      head: records what is on the disk, so that a missing end is noticed at the next start; it is
+        closed with the journal. None: there is no head.
+      segment_bytes: size at which a segment is complete and the next one begins.
+      sync_interval_sec: seconds for which records are gathered before they are synced; None: the
+        caller calls `sync`.
+
     Attributes:
       directory: the folder.
       next_index: index of the record that is appended next.
+
+    Raises:
+      ConfigError: `segment_bytes` or `sync_interval_sec` is not more than 0.
+      JournalError: the folder contains records that the caller's state does not have, that are
+        damaged, or that are of another model or format; or it cannot be read or written to.
     """
 
     def __init__(
@@ -80,27 +101,6 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         sync_interval_sec: float | None = SYNC_INTERVAL_SEC,
     ):
-        """Creates the folder if it is missing, or continues after the records that it holds.
-
-        Truncates an incomplete record that a crash left at the end. If the record before
-        `first_index` is missing, the caller's state contains more than the journal: the existing
-        records are removed, and the journal starts over. Otherwise they are synced.
-
-        Args:
-          directory: the folder. The caller ensures that no other process writes to it.
-          first_index: index of the next record: the caller's state contains all before it.
-          fingerprint: number that distinguishes models, such as the manifest's fingerprint.
-          head: records what is on the disk, so that a missing end is noticed at the next start; it
-            is closed with the journal. None: there is no head.
-          segment_bytes: size at which a segment is complete and the next one begins.
-          sync_interval_sec: seconds for which records are gathered before they are synced; None:
-            the caller calls `sync`.
-
-        Raises:
-          ConfigError: `segment_bytes` or `sync_interval_sec` is not more than 0.
-          JournalError: the folder contains records that the caller's state does not have, that are
-            damaged, or that are of another model or format; or it cannot be read or written to.
-        """
         if not segment_bytes > 0:
             raise ConfigError(f"segment_bytes: {segment_bytes}, expected more than 0")
         if sync_interval_sec is not None and not sync_interval_sec > 0:
@@ -126,16 +126,7 @@ class Journal:
         self._failed = ""
         self._closed = False
 
-        try:
-            self._open()
-        except BaseException as error:
-            self._close_files()
-            if isinstance(error, OSError):
-                raise JournalError(
-                    f"{directory}: cannot hold a journal: {error}; make sure that this user can "
-                    "read and write there and that the disk has space, or choose another folder"
-                ) from error
-            raise
+        self._open_or_fail()
         self._dirty = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -327,17 +318,6 @@ class Journal:
             with self._sync_lock:
                 self._close_files()
 
-    def __enter__(self) -> "Journal":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
     # With the lock held.
 
     def _validate_usable(self) -> None:
@@ -432,6 +412,18 @@ class Journal:
             self._head.note(Claim(newest_segment, end, is_final))
 
     # At the start and at the end.
+
+    def _open_or_fail(self) -> None:
+        try:
+            self._open()
+        except BaseException as error:
+            self._close_files()
+            if isinstance(error, OSError):
+                raise JournalError(
+                    f"{self.directory}: cannot hold a journal: {error}; make sure that this user "
+                    "can read and write there and that the disk has space, or choose another folder"
+                ) from error
+            raise
 
     def _open(self) -> None:
         if not self.directory.is_dir():

@@ -7,7 +7,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import NoReturn
 
 from relaax_like.journal.files import (
@@ -22,6 +21,7 @@ from relaax_like.journal.files import (
     list_segments,
 )
 from relaax_like.journal.head import JournalHead
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import DamagedError, JournalError
 
 _READ_BYTES = 1 << 20
@@ -85,7 +85,7 @@ class DamagedSegmentError(DamagedError):
         self.torn = torn
 
 
-class SegmentReader:
+class SegmentReader(Closing):
     """Reads one segment, record after record.
 
         with SegmentReader(segment) as reader:
@@ -167,17 +167,6 @@ class SegmentReader:
     def close(self) -> None:
         """Closes the file."""
         self._file.close()
-
-    def __enter__(self) -> "SegmentReader":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _read_header(self) -> int:
         if self.size < HEADER_BYTES:

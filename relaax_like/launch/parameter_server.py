@@ -40,7 +40,7 @@ from relaax_like.parameter_server.mirror import Mirror, fetch_newest
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
-from relaax_like.parameter_server.stop_condition import Target
+from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.parameter_server.store import Store
 from relaax_like.reports.progress import print_summary, watch_progress
 from relaax_like.run_folders.previous import tell_jumps_at_resume
@@ -121,58 +121,54 @@ def make_parameter_server(
     """
     settings = experiment.parameter_server
     keep, keep_best = settings.checkpoints_to_keep, settings.best_checkpoints_to_keep
-    snapshots = Snapshots(settings.checkpoint_dir, keep, keep_best)
-    mirror = None
+    learner = experiment.learner
+    snapshots = Snapshots(
+        settings.checkpoint_dir,
+        keep,
+        keep_best,
+        every_sec=settings.checkpoint_time_interval,
+        every_env_steps=settings.checkpoint_global_step_interval,
+        scores_returns=not learner.eval_freq,
+        recipe=find_recipe(experiment),
+    )
     try:
         validate_not_emptied(experiment)
         if settings.mirror_url is not None:
             fetched = fetch_newest(settings.mirror_url, settings.checkpoint_dir)
             if fetched is not None:
                 logger.info("downloaded the newest snapshot from the mirror: %s", fetched)
-            mirror = Mirror(settings.mirror_url, keep=keep, keep_best=keep_best)
+            snapshots.mirror = Mirror(settings.mirror_url, keep=keep, keep_best=keep_best)
         manifest, flat, follows = make_start(experiment, overrides, build)
-        publishes = experiment.learner.publishes
-        target = None
-        if experiment.learner.target_return is not None:
-            target = Target(
-                mean_return=experiment.learner.target_return,
-                episodes=experiment.learner.target_episodes,
-            )
         server = ParameterServer(
             Store(
                 manifest,
                 flat,
                 experiment.optimizers,
                 follows,
-                expects_gradients=not publishes,
+                expects_gradients=not learner.publishes,
             ),
             snapshots=snapshots,
             journal=PushJournal(
                 settings.checkpoint_dir / "journal",
                 manifest.fingerprint,
                 # A learner in the server publishes complete versions: there is nothing to replay.
-                enabled=settings.durability == "journal" and not publishes,
+                enabled=settings.durability == "journal" and not learner.publishes,
                 strict=settings.journal_strict,
                 max_bytes_per_sec=1e6 * settings.journal_max_mb_per_sec,
             ),
-            mirror=mirror,
             metrics=metrics,
             combine=settings.combine,
-            max_global_step=experiment.algorithm.max_global_step,
-            window=experiment.learner.target_episodes,
-            scores_returns=not experiment.learner.eval_freq,
-            target=target,
-            target_score=experiment.learner.target_eval_return,
-            max_episodes=experiment.learner.max_episodes,
-            snapshot_every_sec=settings.checkpoint_time_interval,
-            snapshot_every_env_steps=settings.checkpoint_global_step_interval,
-            recipe=find_recipe(experiment),
+            stop=StopCondition(
+                experiment.algorithm.max_global_step,
+                learner.target_return,
+                window=learner.target_episodes,
+                target_score=learner.target_eval_return,
+                max_episodes=learner.max_episodes,
+            ),
             learner_lease=_open_lease(experiment),
         )
     except BaseException:
-        if mirror is not None:
-            mirror.close(0.0)
-        snapshots.close()
+        snapshots.close(0.0)
         raise
     try:
         if server.restore_latest_checkpoint():

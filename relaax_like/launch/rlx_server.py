@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from relaax_like.bridge import chaos
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.config.address import Address
@@ -141,7 +140,6 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
     settings = experiment.rlx_server
     prepare_tensorflow(experiment, learns=False)
     reporter = Reporter.from_environment()
-    chaos.from_environment()  # so that a mistake in it is reported here, not by the first agent
     shutdown = Shutdown()
     security = prepare_bind(experiment)
     address = str(settings.parameter_server.to_connect())

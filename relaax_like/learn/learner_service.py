@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping
 
 from relaax_like.bridge import frames
 from relaax_like.bridge.experience_servicer import (
-    get_header,
     progress_to_messages,
     read_experience,
 )
@@ -106,7 +105,7 @@ class _Stream:
         self._requests: Iterator[frames.ExperienceRequest] = map(
             frames.to_experience_request, iter(pair.receive, None)
         )
-        first = get_header(next(self._requests, None))
+        first = frames.get_header(next(self._requests, None), "experience")
         self._learner, self._manifest = learners[first.client_id]
         self._ranges = messages_to_ranges(first.ranges, self._manifest)
         self._lock = threading.Lock()  # guards the following attributes
@@ -125,7 +124,7 @@ class _Stream:
         """
         self._learner.start(self._answer)
         for message in self._requests:
-            experience = read_experience(get_header(message), self._requests)
+            experience = read_experience(frames.get_header(message, "experience"), self._requests)
             if experience.is_leaving:
                 self._learner.leave(experience.agent)
             rollout = experience.rollout

@@ -289,14 +289,7 @@ class RemotePublisher(Publisher):
             outcome = "applied"
             with self._changed:
                 self._values = Values(version=state.version, flat=item.values)
-        return Reply(
-            outcome=outcome,
-            reason=state.reason,
-            version=state.version,
-            global_t=state.global_t,
-            epoch=state.epoch,
-            finished=state.finished,
-        )
+        return replace(state, outcome=outcome)
 
     def _merge(self, item: Publication | Counts, newest: int) -> Publication | Counts:
         """Returns an item that also has what the server lost, with the newest values."""

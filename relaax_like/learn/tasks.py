@@ -19,7 +19,7 @@ from relaax_like.algorithm.model import (
     order_variables,
     validate_model,
 )
-from relaax_like.bridge.task_client import TaskClient
+from relaax_like.bridge.client_view import ClientView
 from relaax_like.core.manifest import Variable
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.nn.module import get_name
@@ -101,7 +101,7 @@ class Tasks:
                     "or set learner.placement: agent"
                 )
 
-    def make_client(self, task: str, client: ParameterServerClient) -> TaskClient:
+    def make_client(self, task: str, client: ParameterServerClient) -> ClientView:
         """Returns the task's view of the parameter server.
 
         Raises:
@@ -114,7 +114,7 @@ class Tasks:
         }
         names = [self._get_name(variable) for variable in order_variables(model)]
         try:
-            return TaskClient(client, names, statistics)
+            return ClientView(client, names, statistics)
         except InvalidInputError as error:
             raise ConfigError(str(error)) from error
 

@@ -1,13 +1,15 @@
 """The applier: applies pushes, publications and counts to a run, one after another."""
 
-import contextlib
 import logging
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from relaax_like.config.combine import CombineConfig
+from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import (
     Counts,
     Durability,
@@ -22,7 +24,7 @@ from relaax_like.core.records import (
     Reply,
 )
 from relaax_like.parameter_server.combining import Combiner, Plan
-from relaax_like.parameter_server.dedup_table import CachedReply, DedupTable
+from relaax_like.parameter_server.dedup_table import DedupTable
 from relaax_like.parameter_server.learner_lease import LearnerLease
 from relaax_like.parameter_server.optimizer_curves import OptimizerCurves
 from relaax_like.parameter_server.published_state import PublishedState
@@ -31,6 +33,7 @@ from relaax_like.parameter_server.push_log import PushLog
 from relaax_like.parameter_server.push_validation import is_empty
 from relaax_like.parameter_server.records import Position, Record
 from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.statistics import Statistics
 from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.parameter_server.store import PreparedVersion, Store
@@ -54,50 +57,53 @@ class Applier:
 
     One thread at a time calls `apply_all` and `record_curves`, and before that the methods that
     restore a state (`import_...`, `replay`); any thread can call everything else. A change holds
-    the record lock until store, statistics and the table of replies all contain it, so that a
+    the lock until store, statistics and the table of replies all contain it, so that a
     snapshot has all of it or nothing.
 
     Args:
       store: values and optimizers.
       push_log: where pushes are written before they take effect.
+      snapshots: in whose folder the newest publication is written; None: nowhere.
+      combine: how gradients of several clients are combined.
+      stop_condition: what ends the training.
+      metrics: the recorder, for the curves of the optimizers.
+      clock: returns monotonic seconds.
+      learner_lease: lease of a learner in a process of its own; None: this run has no such learner.
+
+    Attributes:
       combiner: decides what happens to gradients of several clients.
       statistics: statistics of episodes, clients and refusals.
-      stop_condition: what ends the training.
-      curves: curves of the optimizers.
-      publications: where the newest publication is written; None: nowhere.
       epoch: number of this start of the server.
-      recipe: what the initial values were made from; stored in snapshots, under `RECIPE`.
+      lock: held while a record takes effect; while another thread holds it, pushes wait.
       note_steps: called with `global_t` after each push and publication that took effect.
-      learner_lease: lease of a learner in a process of its own; None: this run has no such learner.
     """
 
     def __init__(
         self,
         store: Store,
         push_log: PushLog,
-        combiner: Combiner,
-        statistics: Statistics,
+        snapshots: Snapshots | None,
+        combine: CombineConfig,
         stop_condition: StopCondition,
-        curves: OptimizerCurves,
-        publications: PublishedState | None,
-        epoch: int,
-        recipe: str,
-        note_steps: Callable[[int], None],
+        metrics: Metrics,
+        clock: Callable[[], float],
         learner_lease: LearnerLease | None = None,
     ):
         self._store = store
         self._push_log = push_log
-        self._combiner = combiner
-        self._statistics = statistics
         self._stop_condition = stop_condition
-        self._curves = curves
-        self._publications = publications
-        self._epoch = epoch
-        self._recipe = recipe
-        self._note_steps = note_steps
-        # Held while a record takes effect. It guards all attributes below. `pause` holds it while
-        # its thread exports the state.
-        self._record_lock = threading.RLock()
+        self.combiner = Combiner(combine, store.manifest, clock)
+        self.statistics = Statistics(stop_condition.window, clock)
+        self._curves = OptimizerCurves(metrics, clock)
+        self._publications: PublishedState | None = None
+        # Without a folder that counts starts, the time is used, which also grows.
+        self.epoch, self._recipe = time.time_ns() // 1_000_000, ""
+        if snapshots is not None:
+            self.epoch, self._recipe = snapshots.epoch, snapshots.recipe
+            self._publications = PublishedState(snapshots.directory)
+        self.note_steps: Callable[[int], None] = lambda global_t: None
+        # Guards all attributes below. A thread can hold it, and then export the state.
+        self.lock = threading.RLock()
         self._dedup = DedupTable()
         self._records = 0
         self._first_version = store.version  # at this start of the server
@@ -107,7 +113,7 @@ class Applier:
         self._published = 0  # number of the newest publication
         self._received: Mapping[str, Received] = {}  # what it contains
         self._best_evaluation: float | None = None
-        combiner.begin(store.values, {})
+        self.combiner.begin(store.values, {})
         self._check_finished()
 
     @property
@@ -126,7 +132,7 @@ class Applier:
 
     def lease(self) -> Lease:
         """Makes the caller the run's only learner; see `Publisher`."""
-        with self._record_lock:
+        with self.lock:
             self._leased = True
             return self._make_lease()
 
@@ -138,7 +144,7 @@ class Applier:
           ServerUnavailableError: another learner still holds the lease, or the lease could not be
             written.
         """
-        with self._record_lock:
+        with self.lock:
             term = self._get_learner_lease().grant(holder, address)
             return term, self._make_lease()
 
@@ -149,7 +155,7 @@ class Applier:
           LeasedError: `term` is not the newest one, or this run has no learner in a process of its
             own.
         """
-        with self._record_lock:
+        with self.lock:
             self._get_learner_lease().renew(term)
 
     def require_lease(self, term: int) -> None:
@@ -159,13 +165,13 @@ class Applier:
           LeasedError: `term` is not the newest one, or this run has no learner in a process of its
             own.
         """
-        with self._record_lock:
+        with self.lock:
             self._get_learner_lease().require(term)
 
     @property
     def progress(self) -> tuple[int, int, int]:
         """Number of the newest publication; sequences of the newest and newest durable tickets."""
-        with self._record_lock:
+        with self.lock:
             return self._published, self._sequence, self._durable
 
     def _get_learner_lease(self) -> LearnerLease:
@@ -223,21 +229,21 @@ class Applier:
 
     def _apply(self, push: Push) -> Reply:
         if (late := self._dedup.find_lateness(push)) is not None:
-            self._statistics.count_refused("late")
+            self.statistics.count_refused("late")
             return self._drop(late)
         if (known := self._dedup.find(push)) is not None:
             self._push_log.require_sound()
-            return self._make_reply(known)
+            return self._complete(known)
         if self._stop_condition.reason:
             return self._apply_finished(push)
         if push.gradient is not None and self._is_lost(push):
-            self._statistics.count_refused("lost version")
+            self.statistics.count_refused("lost version")
             return self._drop(self._describe_lost(push))
         if is_empty(push):  # it only requests values
             return self._answer_nothing()
-        plan = self._combiner.plan(push)
+        plan = self.combiner.plan(push)
         if plan.outcome == "dropped":
-            self._statistics.count_refused("stale")
+            self.statistics.count_refused("stale")
         return self._apply_planned(push, plan)
 
     def _apply_finished(self, push: Push) -> Reply:
@@ -252,7 +258,7 @@ class Applier:
 
     def _apply_planned(self, push: Push, plan: Plan) -> Reply:
         staleness = self._store.version - push.gradient_version
-        with self._record_lock:
+        with self.lock:
             if self.is_leased:  # while it waited
                 self.refuse_leased(push)
             # The steps that can fail come first.
@@ -272,20 +278,20 @@ class Applier:
                     )
                 )
             failpoints.hit("ps.after_journal_before_apply")
-            answered = self._commit(prepared, push, plan)
+            reply = self._commit(prepared, push, plan)
         if push.gradient is not None:
             self._curves.add_gradient(staleness)
-            self._statistics.add_gradient(push.client_id, staleness)
-        self._note_steps(self._store.global_t)
+            self.statistics.add_gradient(push.client_id, staleness)
+        self.note_steps(self._store.global_t)
         failpoints.hit("ps.after_apply_before_reply")
-        return self._make_reply(answered)
+        return reply
 
     def _apply_publish(self, publish: Publication) -> Reply:
         if publish.ticket is None and publish.number <= self._published:
             return self._answer_nothing()
         if self._stop_condition.reason:
             return self._apply_counts(publish)
-        with self._record_lock:
+        with self.lock:
             if not self._is_next(publish.ticket):
                 return self._answer_nothing()
             failpoints.hit("ps.before_publish")
@@ -295,13 +301,13 @@ class Applier:
             self._note_counted(publish)
         self._curves.add_publish()
         failpoints.hit("ps.after_publish")
-        self._note_steps(self._store.global_t)
-        return self._make_reply(CachedReply("applied", prepared.version, prepared.global_t))
+        self.note_steps(self._store.global_t)
+        return self._answer("applied", prepared)
 
     def _apply_counts(self, counts: Publication | Counts) -> Reply:
         is_over = bool(self._stop_condition.reason)
         episodes = _select_players(counts.episodes) if is_over else counts.episodes
-        with self._record_lock:
+        with self.lock:
             if self._is_next(counts.ticket) and (counts.env_steps or episodes or counts.ticket):
                 self._store.commit(self._store.prepare(None, counts.env_steps))
                 self._note_counted(replace(counts, episodes=tuple(episodes)))
@@ -320,11 +326,11 @@ class Applier:
         return ticket.sequence == self._sequence + 1
 
     def _note_counted(self, counts: Publication | Counts) -> None:
-        """Counts what the learner has accepted, and writes the state; under the record lock."""
+        """Counts what the learner has accepted, and writes the state; under the lock."""
         self._received = counts.received
         if counts.ticket is not None:
             self._sequence = counts.ticket.sequence
-        self._statistics.add(counts.env_steps, counts.episodes)
+        self.statistics.add(counts.env_steps, counts.episodes)
         self._records += 1
         self._check_finished()
         if self._publications is not None:
@@ -344,28 +350,28 @@ class Applier:
             None if record is None else record.optimizers,
         )
 
-    def _commit(self, prepared: PreparedVersion, push: Push, plan: Plan) -> CachedReply:
+    def _commit(self, prepared: PreparedVersion, push: Push, plan: Plan) -> Reply:
         """Makes a push take effect; returns its answer, which a retry gets, too."""
         self._store.commit(prepared)
-        self._combiner.note(plan, push.groups, self._store.values)
+        self.combiner.note(plan, push.groups, self._store.values)
         # The tutorial's plain calls, which have no number, are not those of a player.
         sender = push.client_id if push.sequence else ""
-        self._statistics.add(push.env_steps, push.episodes, sender)
-        answered = CachedReply(plan.outcome, prepared.version, prepared.global_t, plan.reason)
-        self._dedup.note(push, answered)
+        self.statistics.add(push.env_steps, push.episodes, sender)
         self._records += 1
         self._check_finished()
-        return answered
+        reply = self._answer(plan.outcome, prepared, plan.reason)
+        self._dedup.note(push, reply)
+        return reply
 
     def _is_lost(self, push: Push) -> bool:
         """Returns whether the values of the gradient do not exist here, as after a restart."""
-        if push.gradient_epoch not in (0, self._epoch):
+        if push.gradient_epoch not in (0, self.epoch):
             return push.gradient_version > self._first_version
         return push.gradient_version > self._store.version
 
     def _describe_lost(self, push: Push) -> str:
         version = push.gradient_version
-        if push.gradient_epoch in (0, self._epoch):
+        if push.gradient_epoch in (0, self.epoch):
             return (
                 f"version {version} does not exist, the newest is {self._store.version}; pull first"
             )
@@ -375,30 +381,35 @@ class Applier:
         )
 
     def _drop(self, reason: str) -> Reply:
-        return self._make_reply(
-            CachedReply("dropped", self._store.version, self._store.global_t, reason)
-        )
+        return self._answer("dropped", self._store, reason)
 
     def _answer_nothing(self) -> Reply:
-        return self._make_reply(CachedReply("nothing", self._store.version, self._store.global_t))
+        return self._answer("nothing", self._store)
 
-    def _make_reply(self, answered: CachedReply) -> Reply:
-        return Reply(
-            outcome=answered.outcome,
-            reason=answered.reason,
+    def _answer(self, outcome: Outcome, at: Store | PreparedVersion, reason: str = "") -> Reply:
+        reply = Reply(outcome=outcome, reason=reason, version=at.version, global_t=at.global_t)
+        return self._complete(reply)
+
+    def _complete(self, reply: Reply) -> Reply:
+        """Returns a new or remembered reply with what is true now."""
+        return replace(
+            reply,
             durability=self.durability,
-            version=answered.version,
-            global_t=answered.global_t,
-            epoch=self._epoch,
+            epoch=self.epoch,
             finished=self._stop_condition.reason,
         )
 
     def _check_finished(self) -> None:
-        self._stop_condition.check(self._store.global_t, self._statistics)
+        self._stop_condition.check(self._store.global_t, self.statistics)
+
+    def close(self) -> None:
+        """Closes the file of the newest publication. Idempotent."""
+        if self._publications is not None:
+            self._publications.close()
 
     def record_curves(self, now: bool = False) -> None:
         """Records a point of each curve if there was an update, and it is time or `now` is True."""
-        counts = vars(self._combiner.counts)
+        counts = vars(self.combiner.counts)
         self._curves.record(self._store.global_t, self._store.compute_learning_rates, counts, now)
 
     def import_published(self, snapshot: State | None) -> bool:
@@ -420,11 +431,11 @@ class Applier:
         published = self._publications.read(self._store.export_state())
         if published is None or (snapshot is not None and published.age <= snapshot.age):
             return False
-        with self._record_lock:
+        with self.lock:
             self._take_up(published, "the newest publication")
             # Gradients that a snapshot holds back belong to the values before the publication.
-            dropped = sum(one.count for one in self._combiner.pending.values())
-            self._combiner.begin(self._store.values, {})
+            dropped = sum(one.count for one in self.combiner.pending.values())
+            self.combiner.begin(self._store.values, {})
             self._records += 1  # what the newest snapshot does not have
             self._check_finished()
             self.check_evaluation()
@@ -440,7 +451,7 @@ class Applier:
         """Restores the state of a snapshot or publication; `place` names it, for errors."""
         self._store.import_state(state, place)
         self._first_version = state.version
-        self._statistics.restore(state.statistics)
+        self.statistics.restore(state.statistics)
         self._dedup.restore(state.statistics.get(_DEDUP, {}), place)
         self._published = int(state.statistics.get(_PUBLISHED, 0))
         self._sequence = self._durable = int(state.statistics.get(_SEQUENCE, 0))
@@ -459,9 +470,9 @@ class Applier:
           InvalidInputError: a trainable variable is not finite, or a running statistic is out of
             range.
         """
-        with self._record_lock:
+        with self.lock:
             self._take_up(state, place)
-            self._combiner.begin(self._store.values, state.pending)
+            self.combiner.begin(self._store.values, state.pending)
             self._check_finished()
             self.check_evaluation()
 
@@ -481,7 +492,7 @@ class Applier:
         count = 0
         for record in self._push_log.replay(start):
             push = record.push
-            plan = self._combiner.replan(record.outcome, record.takes_pending, push, record.reason)
+            plan = self.combiner.replan(record.outcome, record.takes_pending, push, record.reason)
             prepared = self._prepare(plan, push, record)
             # Checked when the records were read.
             assert (prepared.version, prepared.global_t) == (record.version, record.global_t)
@@ -490,9 +501,9 @@ class Applier:
             failpoints.hit("ps.in_replay")
         self._first_version = self._store.version
         if count:
-            self._statistics.restart_speed()
+            self.statistics.restart_speed()
             _LOG.info("replayed %d pushes of the journal", count)
-        if dropped := self._combiner.drop_unsupported_pending():
+        if dropped := self.combiner.drop_unsupported_pending():
             _LOG.warning(
                 "dropping held-back gradients, because combine.method is no longer avg: %d", dropped
             )
@@ -500,7 +511,7 @@ class Applier:
 
     def export_state(self) -> State:
         """Returns the current values and optimizers, immutable."""
-        with self._record_lock:
+        with self.lock:
             return self._store.export_state()
 
     def note_evaluation(self, score: float) -> None:
@@ -510,7 +521,7 @@ class Applier:
         """
         if not math.isfinite(score):  # no snapshot can contain it
             return
-        with self._record_lock:
+        with self.lock:
             best = self._best_evaluation
             self._best_evaluation = score if best is None else max(best, score)
             self._records += 1  # the newest snapshot does not have it
@@ -546,33 +557,27 @@ class Applier:
         """
         if push.gradient is None and not push.statistics:
             return
-        self._statistics.count_refused("leased")
+        self.statistics.count_refused("leased")
         raise LeasedError(
             "this run learns in one place (learner.placement: server or standalone); send "
             "experience instead of gradients and statistics, that is, start the agents with the "
             "same learner.placement"
         )
 
-    @contextlib.contextmanager
-    def pause(self) -> Iterator[None]:
-        """Lets no change take effect while the block runs; pushes wait."""
-        with self._record_lock:
-            yield
-
     def export(self) -> tuple[State, int]:
         """Returns the state and the number of changes so far, as `Saver` requires them."""
-        with self._record_lock:
+        with self.lock:
             state = self._store.export_state()
             statistics = self._export_statistics()
             if (index := self._push_log.begin_snapshot()) is not None:
                 statistics[JOURNAL_INDEX] = index
-            held = self._combiner.pending.items()
+            held = self.combiner.pending.items()
             pending = {groups: (one.total, one.count) for groups, one in held}
             return replace(state, statistics=statistics, pending=pending), self._records
 
     def _export_statistics(self) -> dict[str, Any]:
         return {
-            **self._statistics.to_dict(),
+            **self.statistics.to_dict(),
             _DEDUP: self._dedup.to_dict(),
             _PUBLISHED: self._published,
             _SEQUENCE: self._sequence,

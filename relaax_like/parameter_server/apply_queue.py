@@ -5,16 +5,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from relaax_like.wire.errors import ServerUnavailableError
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
-class FullError(Exception):
+class FullError(ServerUnavailableError):
     """The maximum number of items is waiting."""
-
-
-class ClosedError(Exception):
-    """No more items are accepted."""
 
 
 class _Entry(Generic[Item, Result]):
@@ -62,16 +60,19 @@ class ApplyQueue(Generic[Item, Result]):
 
         Raises:
           FullError: too many items are waiting.
-          ClosedError: the queue is closed.
+          ServerUnavailableError: the queue is closed.
           TimeoutError: the item was not handled in time; it has been withdrawn.
           Exception: the one that `handle` returned for the item.
         """
         entry: _Entry[Item, Result] = _Entry(item)
         with self._guard:
             if self._closed:
-                raise ClosedError
+                raise ServerUnavailableError("the parameter server is closing; reconnect later")
             if len(self._waiting) >= self.size:
-                raise FullError
+                raise FullError(
+                    f"the parameter server is busy: its queue is full (size {self.size}); retry "
+                    "later"
+                )
             self._waiting.append(entry)
         if not self._turn.acquire(timeout=-1 if timeout_sec is None else max(0.0, timeout_sec)):
             if self._withdraw(entry):

@@ -2,37 +2,14 @@
 
 import collections
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from relaax_like.core.records import OUTCOMES, Outcome, Push
+from relaax_like.core.records import OUTCOMES, Push, Reply
 from relaax_like.wire.errors import SnapshotError
 
+_Newest = tuple[tuple[int, int], Reply]
 # Maximum number of clients; the one whose last push is the oldest is forgotten first.
 MAX_CLIENTS = 10_000
-
-
-@dataclass(frozen=True)
-class CachedReply:
-    """The result of a push: its outcome, and version and `global_t` afterwards.
-
-    Attributes:
-      reason: why the gradient was dropped; "" if it was not.
-    """
-
-    outcome: Outcome
-    version: int
-    global_t: int
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class _Newest:
-    """The newest push of one client, and its answer."""
-
-    incarnation: int
-    sequence: int
-    answered: CachedReply
 
 
 class DedupTable:
@@ -52,17 +29,16 @@ class DedupTable:
 
     def __init__(self, max_clients: int = MAX_CLIENTS):
         self._max_clients = max_clients
+        # Client -> incarnation and sequence number of its newest push, and the answer.
         self._newest: collections.OrderedDict[str, _Newest] = collections.OrderedDict()
 
     def __len__(self) -> int:
         return len(self._newest)
 
-    def find(self, push: Push) -> CachedReply | None:
+    def find(self, push: Push) -> Reply | None:
         """Returns the earlier answer to the same push; None: it is not the client's newest push."""
         newest = self._newest.get(push.client_id)
-        if newest is None or _key(push) != _key(newest):
-            return None
-        return newest.answered
+        return None if newest is None or _key(push) != newest[0] else newest[1]
 
     def find_lateness(self, push: Push) -> str | None:
         """Returns why a push is late; None: it is not.
@@ -71,18 +47,19 @@ class DedupTable:
         from a process that has been replaced.
         """
         newest = self._newest.get(push.client_id)
-        if newest is None or push.sequence == 0 or _key(push) >= _key(newest):
+        if newest is None or push.sequence == 0 or _key(push) >= newest[0]:
             return None
+        incarnation, sequence = newest[0]
         return (
             f"push {push.sequence} of incarnation {push.incarnation} arrived late: "
-            f"push {newest.sequence} of incarnation {newest.incarnation} has already been answered"
+            f"push {sequence} of incarnation {incarnation} has already been answered"
         )
 
-    def note(self, push: Push, answered: CachedReply) -> None:
-        """Notes the answer to a new push."""
+    def note(self, push: Push, answered: Reply) -> None:
+        """Notes the answer to a new push: its outcome and reason, version and `global_t`."""
         if push.sequence == 0:
             return
-        self._newest[push.client_id] = _Newest(push.incarnation, push.sequence, answered)
+        self._newest[push.client_id] = _key(push), answered
         self._newest.move_to_end(push.client_id)
         if len(self._newest) > self._max_clients:
             self._newest.popitem(last=False)
@@ -90,8 +67,8 @@ class DedupTable:
     def to_dict(self) -> dict[str, Any]:
         """Returns everything in JSON types, for a snapshot."""
         return {
-            client: [one.incarnation, one.sequence, *vars(one.answered).values()]
-            for client, one in self._newest.items()
+            client: [*key, one.outcome, one.version, one.global_t, one.reason]
+            for client, (key, one) in self._newest.items()
         }
 
     def restore(self, data: Mapping[str, Any], place: str = "the snapshot") -> None:
@@ -109,8 +86,10 @@ class DedupTable:
             for client, (incarnation, sequence, outcome, version, global_t, why) in data.items():
                 if outcome not in OUTCOMES:
                     raise ValueError(f"outcome {outcome!r}, expected one of {', '.join(OUTCOMES)}")
-                answered = CachedReply(outcome, int(version), int(global_t), str(why))
-                newest[client] = _Newest(int(incarnation), int(sequence), answered)
+                answered = Reply(
+                    outcome=outcome, version=int(version), global_t=int(global_t), reason=str(why)
+                )
+                newest[client] = (int(incarnation), int(sequence)), answered
         except (TypeError, ValueError, AttributeError) as error:
             raise SnapshotError(
                 f"{place}: the list of answered pushes cannot be read: {error}; it was written by "
@@ -120,5 +99,5 @@ class DedupTable:
         self._newest = newest
 
 
-def _key(one: Push | _Newest) -> tuple[int, int]:
-    return one.incarnation, one.sequence
+def _key(push: Push) -> tuple[int, int]:
+    return push.incarnation, push.sequence

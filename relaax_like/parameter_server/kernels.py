@@ -29,10 +29,8 @@ _BLOCK = 32 * 1024
 # it takes 0.2 s of processor time at each start, and loading a kernel takes a little more.
 _SMALL = 1024
 
-Step = Callable[
-    [np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
-    None,
-]
+Array = np.ndarray
+Step = Callable[[Array, Array, Array, Array, Array, Array], None]
 """(weights [n], gradient [n], slots [s, n], out_weights [n], out_slots [s, n], coefficients [c]),
 all float32; the out arrays share no memory with the others."""
 
@@ -57,13 +55,13 @@ class _Block(NamedTuple):
       scratch: [n].
     """
 
-    weights: np.ndarray
-    gradient: np.ndarray
-    slots: np.ndarray
-    out_weights: np.ndarray
-    out_slots: np.ndarray
-    c: np.ndarray
-    scratch: np.ndarray
+    weights: Array
+    gradient: Array
+    slots: Array
+    out_weights: Array
+    out_slots: Array
+    c: Array
+    scratch: Array
 
 
 @dataclass(frozen=True)
@@ -84,12 +82,7 @@ class Kernel:
 
 
 def _adam_loop(
-    weights: np.ndarray,
-    gradient: np.ndarray,
-    slots: np.ndarray,
-    out_weights: np.ndarray,
-    out_slots: np.ndarray,
-    c: np.ndarray,
+    weights: Array, gradient: Array, slots: Array, out_weights: Array, out_slots: Array, c: Array
 ) -> None:
     m, v, out_m, out_v = slots[0], slots[1], out_slots[0], out_slots[1]
     beta1, rest1, beta2, rest2, rate, epsilon, decay = c[0], c[1], c[2], c[3], c[4], c[5], c[6]
@@ -103,12 +96,7 @@ def _adam_loop(
 
 
 def _rmsprop_loop(
-    weights: np.ndarray,
-    gradient: np.ndarray,
-    slots: np.ndarray,
-    out_weights: np.ndarray,
-    out_slots: np.ndarray,
-    c: np.ndarray,
+    weights: Array, gradient: Array, slots: Array, out_weights: Array, out_slots: Array, c: Array
 ) -> None:
     square, out_square = slots[0], out_slots[0]
     rho, rest, rate, epsilon = c[0], c[1], c[2], c[3]
@@ -120,12 +108,7 @@ def _rmsprop_loop(
 
 
 def _rmsprop_momentum_loop(
-    weights: np.ndarray,
-    gradient: np.ndarray,
-    slots: np.ndarray,
-    out_weights: np.ndarray,
-    out_slots: np.ndarray,
-    c: np.ndarray,
+    weights: Array, gradient: Array, slots: Array, out_weights: Array, out_slots: Array, c: Array
 ) -> None:
     square, velocity, out_square, out_velocity = slots[0], slots[1], out_slots[0], out_slots[1]
     rho, rest, rate, epsilon, momentum = c[0], c[1], c[2], c[3], c[4]
@@ -139,12 +122,7 @@ def _rmsprop_momentum_loop(
 
 
 def _sgd_loop(
-    weights: np.ndarray,
-    gradient: np.ndarray,
-    slots: np.ndarray,
-    out_weights: np.ndarray,
-    out_slots: np.ndarray,
-    c: np.ndarray,
+    weights: Array, gradient: Array, slots: Array, out_weights: Array, out_slots: Array, c: Array
 ) -> None:
     rate = c[0]
     for i in range(weights.size):
@@ -152,12 +130,7 @@ def _sgd_loop(
 
 
 def _sgd_momentum_loop(
-    weights: np.ndarray,
-    gradient: np.ndarray,
-    slots: np.ndarray,
-    out_weights: np.ndarray,
-    out_slots: np.ndarray,
-    c: np.ndarray,
+    weights: Array, gradient: Array, slots: Array, out_weights: Array, out_slots: Array, c: Array
 ) -> None:
     velocity, out_velocity = slots[0], out_slots[0]
     rate, momentum = c[0], c[1]
@@ -171,12 +144,7 @@ def _sgd_momentum_loop(
 
 
 def _decayed_mean(
-    mean: np.ndarray,
-    value: np.ndarray,
-    decay: np.float32,
-    rest: np.float32,
-    out: np.ndarray,
-    scratch: np.ndarray,
+    mean: Array, value: Array, decay: np.float32, rest: np.float32, out: Array, scratch: Array
 ) -> None:
     """Writes `decay * mean + rest * value` to `out`; `value` can be `scratch`."""
     np.multiply(mean, decay, out=out)
@@ -338,14 +306,8 @@ def default_form() -> str:
 
 
 def _make_blocked(blocked: Callable[[_Block], None]) -> Step:
-    def step(
-        weights: np.ndarray,
-        gradient: np.ndarray,
-        slots: np.ndarray,
-        out_weights: np.ndarray,
-        out_slots: np.ndarray,
-        coefficients: np.ndarray,
-    ) -> None:
+    def step(*arrays: Array) -> None:
+        weights, gradient, slots, out_weights, out_slots, c = arrays
         scratch = np.empty(min(_BLOCK, weights.size), np.float32)
         for start in range(0, weights.size, _BLOCK):
             part = slice(start, min(start + _BLOCK, weights.size))
@@ -355,7 +317,7 @@ def _make_blocked(blocked: Callable[[_Block], None]) -> Step:
                 slots[:, part],
                 out_weights[part],
                 out_slots[:, part],
-                coefficients,
+                c,
                 scratch[: part.stop - start],
             )
             blocked(block)

@@ -6,13 +6,13 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.records import GroupReply, GroupRequest, Push, Reply
-from relaax_like.core.roles import GroupConnection
+from relaax_like.core.roles import GroupConnection, ParameterServerBackend
 from relaax_like.parameter_server.combining.sync import GROUP
 from relaax_like.parameter_server.push_validation import validate_gradient
 from relaax_like.wire.errors import InvalidInputError, RelaaxError, ServerUnavailableError
@@ -25,43 +25,51 @@ _MAX_TEXT = 200  # characters of what a learner has sent, in an error
 MAX_LEARNERS = 64
 
 
-class GroupBackend(Protocol):
-    """The parameter server as the group uses it. Thread-safe."""
+@dataclass(eq=False)
+class Membership(GroupConnection):
+    """A learner's connection to its group, and its request.
 
-    @property
-    def manifest(self) -> Manifest:
-        """The layout of values and gradients."""
+    Attributes:
+      group: the group.
+      name: name of the learner.
+      order: larger for those that joined later.
+      heard: time when it made its part of a round; before that, it has no time of its own.
+      silence_sec: how long the others then wait for it.
+      asked: time of its request.
+      request: that waits for an answer; None: no request does.
+      answer: to its newest request; None: there is none yet.
+    """
 
-    @property
-    def updates(self) -> int:
-        """Optimizer steps so far."""
-
-    @property
-    def finished(self) -> str:
-        """What ended the training, or ""."""
-
-    def push_joint(self, push: Push) -> Reply:
-        """Applies the learners' joint gradient."""
-
-    def pull(self, client_id: str = "", have_version: int | None = None) -> Reply:
-        """Returns the newest values."""
-
-
-@dataclass
-class _Member:
+    group: "LearnerGroup"
     name: str
     order: int
-    heard: float  # time when it made its part of a round; before that, it has no time of its own
-    silence_sec: float  # how long the others then wait for it
-    asked: float = 0.0  # time of its request
+    heard: float
+    silence_sec: float
+    asked: float = 0.0
     request: GroupRequest | None = None
     answer: GroupReply | RelaaxError | None = None
+
+    def exchange(self, request: GroupRequest) -> GroupReply:
+        """Makes a request, and waits for its answer.
+
+        Raises:
+          InvalidInputError: the request differs from those of most learners, or is invalid (not
+            finite, ...), and this learner has left the group; or the sum of all gradients is too
+            large, or gradients cannot update all variables (see `Store.prepare`).
+          ServerUnavailableError: the parameter server is closing, or could not apply the update;
+            or this learner has left the group.
+        """
+        return self.group.exchange(self, request)
+
+    def close(self) -> None:
+        """Leaves the group. Idempotent."""
+        self.group.leave(self)
 
 
 class LearnerGroup:
     """Learners that make each update together: one step per update, of the joint batch.
 
-        group = LearnerGroup(parameter_server, max_wait_sec=10)
+        group = LearnerGroup(parameter_server, push_joint, count_updates, max_wait_sec=10)
         learner = group.join("learner-1")
         entered = learner.exchange(GroupRequest(kind="enter", units=1024))
         total = learner.exchange(GroupRequest(kind="sum", ..., sums=counts)).sums
@@ -81,27 +89,33 @@ class LearnerGroup:
 
     Args:
       backend: the parameter server.
+      push_joint: applies the learners' joint gradient.
+      count_updates: returns the number of optimizer steps so far.
       max_wait_sec: how long the others wait for a learner; longer while it compiles a function.
       clock: returns monotonic seconds.
     """
 
     def __init__(
         self,
-        backend: GroupBackend,
+        backend: ParameterServerBackend,
+        push_joint: Callable[[Push], Reply],
+        count_updates: Callable[[], int],
         max_wait_sec: float,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._backend = backend
+        self._push_joint = push_joint
+        self._count_updates = count_updates
         self._max_wait_sec = max_wait_sec
         self._clock = clock
         self._pushes = 0
         self._changed = threading.Condition()  # guards all that follows
-        self._members: dict[str, _Member] = {}
+        self._members: dict[str, Membership] = {}
         self._joined = 0
         self._iteration = 0
         self._generation = 0
-        self._active: list[_Member] = []  # in the iteration, by rank
-        self._expected: list[_Member] = []  # that the next iteration waits for
+        self._active: list[Membership] = []  # in the iteration, by rank
+        self._expected: list[Membership] = []  # that the next iteration waits for
         self._applying = False  # the lock is free, but nothing is answered
         self._closed = False
 
@@ -110,7 +124,7 @@ class LearnerGroup:
         """Number of learners that the next iteration waits for."""
         return len(self._expected)
 
-    def join(self, name: str) -> "Membership":
+    def join(self, name: str) -> Membership:
         """Adds a learner; the returned object is its connection.
 
         An earlier connection with the same name ends.
@@ -126,10 +140,10 @@ class LearnerGroup:
                     "of them"
                 )
             self._joined += 1
-            member = _Member(name, self._joined, -math.inf, self._max_wait_sec)
+            member = Membership(self, name, self._joined, -math.inf, self._max_wait_sec)
             self._members[name] = member
             self._expected.append(member)
-        return Membership(self, member)
+        return member
 
     def close(self) -> None:
         """Ends all waits: waiting learners get a ServerUnavailableError. Idempotent."""
@@ -137,7 +151,7 @@ class LearnerGroup:
             self._closed = True
             self._changed.notify_all()
 
-    def exchange(self, member: _Member, request: GroupRequest) -> GroupReply:
+    def exchange(self, member: Membership, request: GroupRequest) -> GroupReply:
         """Makes a learner's request, and waits for the answer; see `Membership.exchange`."""
         try:
             _validate_finite(request, self._backend.manifest)
@@ -170,7 +184,7 @@ class LearnerGroup:
                 raise answer
             return answer
 
-    def leave(self, member: _Member) -> None:
+    def leave(self, member: Membership) -> None:
         """Removes a learner. Idempotent."""
         with self._changed:
             self._remove(member)
@@ -178,19 +192,19 @@ class LearnerGroup:
 
     # Under the lock.
 
-    def _remove(self, member: _Member | None) -> None:
+    def _remove(self, member: Membership | None) -> None:
         if member is None or self._members.get(member.name) is not member:
             return
         del self._members[member.name]
         self._take_out(member)
 
-    def _take_out(self, member: _Member) -> None:
+    def _take_out(self, member: Membership) -> None:
         """Removes a learner from the iteration, and does not wait for it in the next one."""
         if member in self._expected:
             self._expected.remove(member)
         self._deactivate(member)
 
-    def _deactivate(self, member: _Member) -> None:
+    def _deactivate(self, member: Membership) -> None:
         """Ends a learner's part of the iteration."""
         if member in self._active:
             self._active.remove(member)
@@ -223,11 +237,11 @@ class LearnerGroup:
                 continue
             if request.kind == "enter":
                 self._deactivate(member)
-                if self._backend.finished:  # there is no next iteration
+                newest = self._backend.pull()
+                if newest.finished:  # there is no next iteration
                     if member in self._expected:
                         self._expected.remove(member)
-                    reply = replace(self._make_reply(member, "out"), reply=self._backend.pull())
-                    self._answer(member, reply)
+                    self._answer(member, replace(self._make_reply(member, "out"), reply=newest))
             elif member not in self._active or request.iteration != self._iteration:
                 self._answer(member, self._make_reply(member, "out"))
             elif request.generation != self._generation:
@@ -251,7 +265,7 @@ class LearnerGroup:
         self._expected = [*entering]
         units = [m.request.units for m in self._active if m.request is not None]
         before = dict(zip((m.name for m in self._active), np.cumsum([0, *units]), strict=False))
-        reply, updates = self._backend.pull(), self._backend.updates
+        reply, updates = self._backend.pull(), self._count_updates()
         for member in entering:
             outcome = self._make_reply(member, "done" if member in self._active else "out")
             self._note_part(member)
@@ -330,7 +344,7 @@ class LearnerGroup:
         self._applying = True
         self._changed.release()
         try:
-            reply = self._backend.push_joint(push)
+            reply = self._push_joint(push)
         finally:
             self._changed.acquire()
             self._applying = False
@@ -338,7 +352,7 @@ class LearnerGroup:
         reply = replace(reply, version=values.version, values=values.values, epoch=values.epoch)
         return replace(answer, norms=norms, reply=reply)
 
-    def _make_reply(self, member: _Member, outcome: str) -> GroupReply:
+    def _make_reply(self, member: Membership, outcome: str) -> GroupReply:
         is_active = member in self._active
         return GroupReply(
             outcome=outcome,  # type: ignore[arg-type]
@@ -348,45 +362,13 @@ class LearnerGroup:
             learners=len(self._active),
         )
 
-    def _note_part(self, member: _Member) -> None:
+    def _note_part(self, member: Membership) -> None:
         """Notes that a learner has made its part of a round, and restarts its time limit."""
         member.heard, member.silence_sec = self._clock(), self._max_wait_sec
 
-    def _answer(self, member: _Member, answer: GroupReply | RelaaxError) -> None:
+    def _answer(self, member: Membership, answer: GroupReply | RelaaxError) -> None:
         member.request, member.answer = None, answer
         self._changed.notify_all()
-
-
-class Membership(GroupConnection):
-    """A learner's connection to its group.
-
-    Args:
-      group: the group.
-      member: the learner, as the group knows it.
-
-    Attributes:
-      member: as the argument.
-    """
-
-    def __init__(self, group: LearnerGroup, member: _Member):
-        self._group = group
-        self.member = member
-
-    def exchange(self, request: GroupRequest) -> GroupReply:
-        """Makes a request, and waits for its answer.
-
-        Raises:
-          InvalidInputError: the request differs from those of most learners, or is invalid (not
-            finite, ...), and this learner has left the group; or the sum of all gradients is too
-            large, or gradients cannot update all variables (see `Store.prepare`).
-          ServerUnavailableError: the parameter server is closing, or could not apply the update;
-            or this learner has left the group.
-        """
-        return self._group.exchange(self.member, request)
-
-    def close(self) -> None:
-        """Leaves the group. Idempotent."""
-        self._group.leave(self.member)
 
 
 def _validate_finite(request: GroupRequest, manifest: Manifest) -> None:

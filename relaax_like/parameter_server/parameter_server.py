@@ -5,10 +5,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 
@@ -29,20 +28,15 @@ from relaax_like.core.records import (
     TrainReturn,
 )
 from relaax_like.core.roles import (
-    NO_GROUP,
     GroupConnection,
     ParameterServerBackend,
     Publisher,
 )
 from relaax_like.parameter_server.applier import Applier
-from relaax_like.parameter_server.apply_queue import ApplyQueue, ClosedError, FullError
-from relaax_like.parameter_server.combining import Combiner
+from relaax_like.parameter_server.apply_queue import ApplyQueue, FullError
 from relaax_like.parameter_server.combining.sync import GROUP
 from relaax_like.parameter_server.learner_group import LearnerGroup
 from relaax_like.parameter_server.learner_lease import LearnerLease
-from relaax_like.parameter_server.mirror import Mirror
-from relaax_like.parameter_server.optimizer_curves import OptimizerCurves
-from relaax_like.parameter_server.published_state import PublishedState
 from relaax_like.parameter_server.push_log import PushLog
 from relaax_like.parameter_server.push_validation import (
     Refused,
@@ -54,33 +48,23 @@ from relaax_like.parameter_server.saver import Saver
 from relaax_like.parameter_server.served_clients import ServedClients
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import Snapshots
-from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, Statistics
-from relaax_like.parameter_server.stop_condition import StopCondition, Target
+from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.parameter_server.store import Store
 from relaax_like.parameter_server.training_returns import EpisodeMeans
 from relaax_like.wire import tracing
-from relaax_like.wire.errors import (
-    ConfigError,
-    LeasedError,
-    ServerUnavailableError,
-)
+from relaax_like.wire.closing import Closing
 
 _LOG = logging.getLogger(__name__)
 # Maximum number of waiting pushes; each keeps its gradient in memory.
 QUEUE_SIZE = 64
-# Time limit for the tutorial's plain calls, which have no deadline.
-_PLAIN_CALL_SEC = 60.0
-_PLAIN_CLIENT = "plain"
 _FULL_POLL_SEC = 0.01
 # combine.max_wait_sec of learners that make each update together.
 _GROUP_WAIT_SEC = 10.0
-# At the end: time limit for copying the newest snapshot.
-_MIRROR_SEC = 60.0
 # Number of records whose replay takes about a tenth of a second.
 _LONG_REPLAY = 1_000
 
 
-class ParameterServer(ParameterServerBackend, Publisher):
+class ParameterServer(ParameterServerBackend, Publisher, Closing):
     """Applies pushes one after another and hands out complete versions. Thread-safe.
 
         with ParameterServer(store, snapshots=snapshots, metrics=NullMetrics()) as server:
@@ -96,7 +80,21 @@ class ParameterServer(ParameterServerBackend, Publisher):
     if a learner publishes, since the newest publication that could be written (see
     `PublishedState`).
 
+    It owns all objects except `metrics`; `close` closes them.
+
+    Args:
+      store: values and optimizers; from now on, only the server changes it.
+      metrics: the recorder.
+      snapshots: where and when snapshots are written; None: nowhere.
+      journal: where pushes are written before they are answered; requires `snapshots`, and that
+        `restore_latest_checkpoint` is called before anything is pushed. None: nowhere.
+      combine: how gradients of several clients are combined; None: each is applied at once.
+      stop: what ends the training; None: nothing.
+      clock: returns monotonic seconds.
+      learner_lease: lease of a learner in a process of its own; None: this run has no such learner.
+
     Attributes:
+      on_report: called with each report of `report_clients`.
       stop_requested: event that `request_stop` sets.
       get_table_status: returns the status of the learner's replay table, for `status`.
     """
@@ -105,122 +103,60 @@ class ParameterServer(ParameterServerBackend, Publisher):
         self,
         store: Store,
         *,
+        metrics: Metrics,
         snapshots: Snapshots | None = None,
         journal: PushLog | None = None,
-        mirror: Mirror | None = None,
-        metrics: Metrics,
         combine: CombineConfig | None = None,
-        max_global_step: int | None = None,
-        target: Target | None = None,
-        window: int | None = None,
-        target_score: float | None = None,
-        max_episodes: int | None = None,
-        snapshot_every_sec: float | None = None,
-        snapshot_every_env_steps: int | None = None,
-        scores_returns: bool = True,
-        recipe: str = "",
+        stop: StopCondition | None = None,
         clock: Callable[[], float] = time.monotonic,
-        queue_size: int = QUEUE_SIZE,
         learner_lease: LearnerLease | None = None,
     ):
-        """Starts serving. Owns all objects except `metrics`; `close` closes them.
-
-        Args:
-          store: values and optimizers; from now on, only the server changes it.
-          snapshots: where snapshots are written; None: nowhere.
-          journal: where pushes are written before they are answered; requires `snapshots`, and that
-            `restore_latest_checkpoint` is called before anything is pushed. None: nowhere.
-          mirror: where new snapshots are copied to; None: nowhere.
-          metrics: the recorder.
-          combine: how gradients of several clients are combined; None: each is applied at once.
-          max_global_step: environment steps after which the training ends; None: no limit.
-          target: mean return that ends the training; None: no target.
-          window: number of newest episodes in mean returns, also in that of `target`; None:
-            `target.episodes`, or 100.
-          target_score: mean return of an evaluation that ends the training; requires `snapshots`.
-            None: no target.
-          max_episodes: training episodes after which the training ends; None: no limit.
-          snapshot_every_sec: seconds between two snapshots; None: not by time.
-          snapshot_every_env_steps: environment steps between two snapshots; None: not by steps.
-          scores_returns: snapshots are scored by the mean return of the training; False: only by
-            `Publication.score`, `save_next_publication`, `save_checkpoint` and `save_judged`.
-          recipe: what the initial values were made from; stored in snapshots, under `RECIPE`.
-          clock: returns monotonic seconds.
-          queue_size: maximum number of waiting pushes; any others are refused as busy.
-          learner_lease: lease of a learner in a process of its own; None: this run has no such
-            learner.
-
-        Raises:
-          ConfigError: a number is out of range, or there are intervals but no `snapshots`.
-          ValueError: `window` is below 1.
-        """
-        _validate_numbers(max_global_step, snapshot_every_sec, snapshot_every_env_steps, queue_size)
-        if snapshots is None and (snapshot_every_sec or snapshot_every_env_steps):
-            raise ConfigError(
-                f"snapshot_every_sec is {snapshot_every_sec} and snapshot_every_env_steps is "
-                f"{snapshot_every_env_steps}, but snapshots is None; pass snapshots, or None for "
-                "both intervals"
-            )
+        combine = combine or CombineConfig()
         self._store = store
         self._snapshots = snapshots
         self._journal = journal or PushLog()
-        self._mirror = mirror
         self._metrics = metrics
         self._clock = clock
         self._started = clock()
-        # Without a folder that counts starts, the time is used, which also grows.
-        self._epoch = snapshots.epoch if snapshots else time.time_ns() // 1_000_000
-        if window is None:
-            window = target.episodes if target else DEFAULT_WINDOW
-        self._statistics = Statistics(window, clock)
         self._served = ServedClients(clock)
         self.on_report: Callable[[ClientsReport], None] = lambda report: None
-        self._combiner = Combiner(combine or CombineConfig(), store.manifest, clock)
-        self._stop_condition = StopCondition(max_global_step, target, target_score, max_episodes)
-        self._publications = None if snapshots is None else PublishedState(snapshots.directory)
-        combine = combine or CombineConfig()
-        self._group: LearnerGroup | None = None
-        if combine.method == "sync":
-            self._group = LearnerGroup(self, combine.max_wait_sec or _GROUP_WAIT_SEC)
+        self._stop_condition = stop or StopCondition()
+        self._learner_lease = learner_lease
+        self._has_granted = False
         self._applier = Applier(
             store,
             self._journal,
-            self._combiner,
-            self._statistics,
+            snapshots,
+            combine,
             self._stop_condition,
-            OptimizerCurves(metrics, clock),
-            self._publications,
-            self._epoch,
-            recipe,
-            self._note_steps,
+            metrics,
+            clock,
             learner_lease,
         )
-        self._learner_lease = learner_lease
-        self._has_granted = False
+        self._statistics = self._applier.statistics
         self._queue: ApplyQueue[Push | Publication | Counts, Reply] = ApplyQueue(
-            self._applier.apply_all, queue_size
+            self._applier.apply_all, QUEUE_SIZE
         )
+        self._group = self._make_group(combine) if combine.method == "sync" else None
         self._next_score: float | None = None  # used by the learner's thread
-        self._scores_returns = scores_returns
         self._close_lock = threading.Lock()
         self._closed = False
         self._is_restoring = False  # also after a restore that has failed
         self.stop_requested = threading.Event()
         self.get_table_status: Callable[[], TableStatus] = TableStatus
-
         self._saver: Saver | None = None
         if snapshots is not None:
-            self._saver = Saver(
-                snapshots,
-                self._applier,
-                self._compute_score,
-                journal=self._journal,
-                mirror=mirror,
-                every_sec=snapshot_every_sec,
-                every_env_steps=snapshot_every_env_steps,
-                clock=clock,
-            )
+            self._saver = Saver(snapshots, self._applier, self._journal, clock)
+            self._applier.note_steps = self._saver.note_steps
             self._saver.start()
+
+    def _make_group(self, combine: CombineConfig) -> LearnerGroup:
+        return LearnerGroup(
+            self,
+            lambda push: self.push_joint(push),
+            lambda: self.updates,
+            combine.max_wait_sec or _GROUP_WAIT_SEC,
+        )
 
     # What agents use.
 
@@ -246,14 +182,12 @@ class ParameterServer(ParameterServerBackend, Publisher):
 
     def join_group(self, learner: str) -> GroupConnection:
         """Adds a learner to those that make each update together; see the base class."""
-        if self._group is None:
-            raise LeasedError(NO_GROUP)
-        return self._group.join(learner)
+        return super().join_group(learner) if self._group is None else self._group.join(learner)
 
     @property
     def epoch(self) -> int:
         """Grows each time the parameter server starts."""
-        return self._epoch
+        return self._applier.epoch
 
     @property
     def finished(self) -> str:
@@ -315,16 +249,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
         try:
             with tracing.span("wait for turn"):
                 reply = self._queue.submit(replace(push, gradient=gradient), timeout_sec)
-        except ClosedError:
-            raise ServerUnavailableError(
-                "the parameter server is closing; reconnect later"
-            ) from None
         except FullError:
             self._statistics.count_refused("busy")
-            raise ServerUnavailableError(
-                f"the parameter server is busy: its queue is full (size {self._queue.size}); retry "
-                "later"
-            ) from None
+            raise
         except TimeoutError:
             self._statistics.count_refused("timeout")
             raise TimeoutError(
@@ -411,12 +338,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         if reply.finished and self._learner_lease is not None:
             self._stop_condition.note_notified(self._learner_lease.holder)
         return RunState(
-            outcome=reply.outcome,
-            reason=reply.reason,
-            version=reply.version,
-            global_t=reply.global_t,
-            epoch=self._epoch,
-            finished=reply.finished,
+            **{**vars(reply), "values": None},
             number=number,
             sequence=sequence,
             durable_sequence=durable,
@@ -465,10 +387,6 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 return self._queue.submit(item, None)
             except FullError:  # of other clients' items, which are soon handled
                 time.sleep(_FULL_POLL_SEC)
-            except ClosedError:
-                raise ServerUnavailableError(
-                    "the parameter server is closing; reconnect later"
-                ) from None
 
     def count_refused(self, reason: str) -> None:
         """Counts a push that was refused before it reached `push`, or refused experience."""
@@ -496,7 +414,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             durability=self._applier.durability,
             version=values.version,
             global_t=global_t,
-            epoch=self._epoch,
+            epoch=self.epoch,
             finished=self.finished,
             values=None if have_version == values.version else values,
         )
@@ -504,7 +422,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
     def status(self) -> Status:
         """Returns the run's current status."""
         values, global_t = self._store.read()
-        statistics, saver = self._statistics, self._saver
+        statistics, saver, snapshots = self._statistics, self._saver, self._snapshots
+        mirror = None if snapshots is None else snapshots.mirror
+        mirrored = None if mirror is None else mirror.status
         saved = None if saver is None else saver.saved
         means = statistics.means
         served, served_clients = self._served.find()
@@ -512,7 +432,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         return Status(
             global_t=global_t,
             version=values.version,
-            epoch=self._epoch,
+            epoch=self.epoch,
             uptime_sec=self._clock() - self._started,
             env_steps_per_sec=statistics.env_steps_per_sec,
             mean_return=means.mean_return,
@@ -521,7 +441,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
             clients=statistics.clients,
             finished=self.finished,
             snapshot_global_t=saved.global_t if saved else None,
-            checkpoint_dir=str(self._snapshots.directory) if self._snapshots else "",
+            checkpoint_dir=str(snapshots.directory) if snapshots else "",
             refused=statistics.refused,
             unlearned_steps=statistics.unlearned_steps,
             parameters=self.manifest.gradient_bytes // 4,
@@ -532,10 +452,10 @@ class ParameterServer(ParameterServerBackend, Publisher):
             snapshot_age_sec=None if saver is None else saver.age_sec,
             snapshot_failures=self.snapshot_failures,
             client_list=statistics.client_list,
-            held_back=sum(one.count for one in tuple(self._combiner.pending.values())),
+            held_back=sum(one.count for one in tuple(self._applier.combiner.pending.values())),
             resident_bytes=_get_resident_bytes(),
-            mirrored_global_t=None if self._mirror is None else self._mirror.status.newest_global_t,
-            mirror_error="" if self._mirror is None else self._mirror.status.error,
+            mirrored_global_t=mirrored.newest_global_t if mirrored else None,
+            mirror_error=mirrored.error if mirrored else "",
             journal_error=self._journal.failed,
             served=served,
             served_clients=served_clients,
@@ -579,30 +499,6 @@ class ParameterServer(ParameterServerBackend, Publisher):
         Not those that have left. Plain agents do not say so; they end once they are notified.
         """
         return not self._statistics.players <= self._stop_condition.told
-
-    # The tutorial's plain calls. They carry no id: each call takes effect once.
-
-    def increment_global_t(self, n: int = 1) -> int:
-        """Counts `n` environment steps and returns `global_t`; raises the errors of `push`."""
-        return self.push(Push(client_id=_PLAIN_CLIENT, env_steps=n), _PLAIN_CALL_SEC).global_t
-
-    def apply_gradients(self, gradients: Sequence[np.ndarray]) -> None:
-        """Applies one gradient: a float32 array per trainable variable, in manifest order.
-
-        Raises:
-          InvalidInputError: wrong count, shape or dtype, or see `push`; nothing took effect.
-          LeasedError: see `push`.
-          ServerUnavailableError: see `push`.
-          TimeoutError: see `push`.
-        """
-        flat = self.manifest.pack(gradients, gradient=True)
-        push = Push(
-            client_id=_PLAIN_CLIENT,
-            gradient=flat,
-            gradient_version=self.version,
-            fingerprint=self.manifest.fingerprint,
-        )
-        self.push(push, _PLAIN_CALL_SEC)
 
     def get_values(self) -> list[np.ndarray]:
         """Returns the newest values: a read-only array per variable, in manifest order."""
@@ -658,14 +554,6 @@ class ParameterServer(ParameterServerBackend, Publisher):
         """Returns the current values and optimizers, immutable."""
         return self._applier.export_state()
 
-    def _note_steps(self, global_t: int) -> None:
-        if self._saver is not None:
-            self._saver.note_steps(global_t)
-
-    def _compute_score(self) -> float | None:
-        """Returns the score of a snapshot: the mean return since the last one; None: no score."""
-        return self._statistics.take_score() if self._scores_returns else None
-
     def restore_latest_checkpoint(self) -> bool:
         """Resumes from the newest snapshot, publication and journal; to be called before serving.
 
@@ -683,7 +571,7 @@ class ParameterServer(ParameterServerBackend, Publisher):
         if self._snapshots is None or self._saver is None:
             return False
         self._is_restoring = True
-        with self._saver.hold():
+        with self._saver.lock:
             state = self._snapshots.restore_latest(self.manifest)
             if state is not None:
                 self._applier.import_snapshot(state, str(self._snapshots.path_of(state)))
@@ -700,8 +588,8 @@ class ParameterServer(ParameterServerBackend, Publisher):
         if state is None:
             if self._journal.needs_snapshot:
                 self.save_checkpoint()
-        elif self._mirror is not None:
-            self._mirror.offer(self._snapshots.path_of(state))
+        elif self._snapshots.mirror is not None:
+            self._snapshots.mirror.offer(self._snapshots.path_of(state))
         if replayed >= _LONG_REPLAY:
             self._saver.request()  # otherwise, all of it would be replayed after another crash
         return restored
@@ -725,11 +613,9 @@ class ParameterServer(ParameterServerBackend, Publisher):
                 return
             self._closed = True
         with contextlib.ExitStack() as rest:  # in reverse order, even if one of them fails
-            for part in (self._snapshots, self._publications):
-                if part is not None:
-                    rest.callback(part.close)
-            if self._mirror is not None:
-                rest.callback(self._mirror.close, _MIRROR_SEC)
+            if self._snapshots is not None:
+                rest.callback(self._snapshots.close)
+            rest.callback(self._applier.close)
             rest.callback(self._journal.close)
             rest.callback(self._save_last, save)
             if self._group is not None:
@@ -744,17 +630,6 @@ class ParameterServer(ParameterServerBackend, Publisher):
             if save and not self._is_restoring and not saver.has_all:
                 saver.save()
 
-    def __enter__(self) -> "ParameterServer":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 def _get_resident_bytes() -> int:
     """Returns the memory of this process in bytes; 0: unknown on this system."""
@@ -763,19 +638,3 @@ def _get_resident_bytes() -> int:
     except (OSError, ValueError, IndexError):
         return 0
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def _validate_numbers(
-    max_global_step: int | None,
-    snapshot_every_sec: float | None,
-    snapshot_every_env_steps: int | None,
-    queue_size: int,
-) -> None:
-    for name, number in (
-        ("max_global_step", max_global_step),
-        ("snapshot_every_sec", snapshot_every_sec),
-        ("snapshot_every_env_steps", snapshot_every_env_steps),
-        ("queue_size", queue_size),
-    ):
-        if number is not None and not number > 0:
-            raise ConfigError(f"{name}: {number}, expected more than 0")

@@ -1,13 +1,13 @@
 """Validation of pushes and counts: the parameter server checks them before they are queued."""
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from relaax_like.core.episode_reports import validate_reports
 from relaax_like.core.manifest import Manifest
-from relaax_like.core.moments import Moments
 from relaax_like.core.records import (
     MAX_ENV_STEPS,
     MAX_EPISODES,
@@ -35,6 +35,15 @@ class Refused(InvalidInputError):
         self.reason = reason
 
 
+@contextlib.contextmanager
+def _refusing(reason: str) -> Iterator[None]:
+    """Gives an error of its block the reason under which it is counted."""
+    try:
+        yield
+    except InvalidInputError as error:
+        raise Refused(reason, str(error), error.field) from None
+
+
 def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray | None:
     """Returns the push's gradient as float32 `[n]`, or None.
 
@@ -47,7 +56,7 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
       Refused: something in the push is wrong.
     """
     validate_client_id(push.client_id)
-    _validate_count("env_steps", push.env_steps, 0)
+    _validate_count("env_steps", push.env_steps)
     if global_t + push.env_steps > _MAX_GLOBAL_T:
         raise Refused(
             "bad count",
@@ -56,7 +65,9 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
             "env_steps",
         )
     _validate_episodes(push.episodes)
-    _validate_statistics(push.statistics, manifest)
+    with _refusing("bad statistic"):
+        for name, moments in push.statistics.items():
+            manifest.validate_moments(name, moments)
     if push.gradient is None:
         if push.groups:
             raise Refused(
@@ -74,11 +85,9 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
             "algorithm's code of this run",
             "fingerprint",
         )
-    _validate_count("gradient_version", push.gradient_version, 0)
-    try:
+    _validate_count("gradient_version", push.gradient_version)
+    with _refusing("unknown group"):
         layout = manifest.select_groups(push.groups)
-    except InvalidInputError as error:
-        raise Refused("unknown group", str(error), error.field) from None
     return validate_gradient(push.gradient, layout)
 
 
@@ -97,14 +106,6 @@ def validate_counts(counts: Publication | Counts) -> None:
     validate_reports(counts.episodes)
 
 
-def _validate_statistics(statistics: Mapping[str, Moments], manifest: Manifest) -> None:
-    for name, moments in statistics.items():
-        try:
-            manifest.validate_moments(name, moments)
-        except InvalidInputError as error:
-            raise Refused("bad statistic", str(error), error.field) from None
-
-
 def validate_gradient(gradient: np.ndarray, layout: Manifest) -> np.ndarray:
     """Returns a gradient as float32 `[n]`.
 
@@ -112,10 +113,8 @@ def validate_gradient(gradient: np.ndarray, layout: Manifest) -> np.ndarray:
       Refused: the gradient has a wrong shape or dtype, is not finite, or has a norm that no
         optimizer can handle.
     """
-    try:
+    with _refusing("wrong length"):
         flat = view_gradient(gradient, layout)
-    except InvalidInputError as error:
-        raise Refused("wrong length", str(error), error.field) from None
     # One pass finds NaN, infinity, and numbers whose square overflows float32.
     with np.errstate(all="ignore"):
         if math.isfinite(np.dot(flat, flat)):
@@ -156,15 +155,9 @@ def validate_client_id(client_id: str) -> None:
         )
 
 
-def _is_count(count: int, minimum: int) -> bool:
-    return isinstance(count, (int, np.integer)) and minimum <= count <= MAX_ENV_STEPS
-
-
-def _validate_count(name: str, count: int, minimum: int) -> None:
-    if not _is_count(count, minimum):
-        raise Refused(
-            "bad count", f"{name}: {count!r}, expected an integer in {minimum}..2^40", name
-        )
+def _validate_count(name: str, count: int) -> None:
+    if not isinstance(count, (int, np.integer)) or not 0 <= count <= MAX_ENV_STEPS:
+        raise Refused("bad count", f"{name}: {count!r}, expected an integer in 0..2^40", name)
 
 
 def _validate_episodes(episodes: Sequence[EpisodeReport]) -> None:
@@ -174,7 +167,5 @@ def _validate_episodes(episodes: Sequence[EpisodeReport]) -> None:
             f"episodes: {len(episodes)} in one push, expected at most {MAX_EPISODES}",
             "episodes",
         )
-    try:
+    with _refusing("bad episode"):
         validate_reports(episodes)
-    except InvalidInputError as error:
-        raise Refused("bad episode", str(error), error.field) from None

@@ -3,12 +3,11 @@
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from relaax_like.parameter_server.applier import Applier
-from relaax_like.parameter_server.mirror import Mirror
 from relaax_like.parameter_server.push_journal import JOURNAL_INDEX
 from relaax_like.parameter_server.push_log import PushLog
 from relaax_like.parameter_server.snapshot_format import State
@@ -42,16 +41,13 @@ class Saver:
     """Writes snapshots, one at a time; then drops unneeded journal segments. Thread-safe.
 
     Args:
-      snapshots: where snapshots are written; the caller closes this object.
+      snapshots: where and when snapshots are written; the caller closes this object.
       applier: has the state.
-      compute_score: returns the score of a snapshot saved without one, or None.
       journal: the journal whose segments are dropped.
-      mirror: where snapshots are copied to; None: nowhere.
-      every_sec: seconds between two snapshots; None: not by time.
-      every_env_steps: environment steps between two; None: not by steps.
       clock: returns monotonic seconds.
 
     Attributes:
+      lock: held during a save, including the disk; never for serving.
       saved: the newest snapshot; None: there is none.
       failures: number of automatic snapshots that could not be written.
     """
@@ -60,24 +56,16 @@ class Saver:
         self,
         snapshots: Snapshots,
         applier: Applier,
-        compute_score: Callable[[], float | None],
         journal: PushLog,
-        mirror: Mirror | None,
-        every_sec: float | None,
-        every_env_steps: int | None,
         clock: Callable[[], float],
     ):
         self.saved: Saved | None = None
         self.failures = 0
         self._snapshots = snapshots
         self._applier = applier
-        self._compute_score = compute_score
         self._journal = journal
-        self._mirror = mirror
-        self._every_sec = every_sec
-        self._every_env_steps = every_env_steps
         self._clock = clock
-        self._lock = threading.Lock()  # held during a save, including the disk; never for serving
+        self.lock = threading.Lock()
         self._attempted_t = 0  # global_t of the newest attempt
         self._due = threading.Event()
         self._stopping = threading.Event()
@@ -96,7 +84,7 @@ class Saver:
 
     def start(self) -> None:
         """Begins to save by time and by steps, as configured."""
-        if self._every_sec or self._every_env_steps:
+        if self._snapshots.every_sec or self._snapshots.every_env_steps:
             self._thread = threading.Thread(target=self._loop, name="snapshots", daemon=True)
             self._thread.start()
 
@@ -107,12 +95,6 @@ class Saver:
         if self._thread is not None:
             self._thread.join()
 
-    @contextlib.contextmanager
-    def hold(self) -> Iterator[None]:
-        """Waits for a snapshot in progress; prevents others while the block runs."""
-        with self._lock:
-            yield
-
     def note_restored(self, state: State) -> None:
         """Notes that the newest snapshot is the restored one, of an earlier process."""
         path = self._snapshots.path_of(state)
@@ -121,7 +103,7 @@ class Saver:
 
     def note_steps(self, global_t: int) -> None:
         """Requests a snapshot if enough steps have been taken; returns at once."""
-        every = self._every_env_steps
+        every = self._snapshots.every_env_steps
         if every is not None and global_t - self._attempted_t >= every:
             self.request()
 
@@ -135,8 +117,9 @@ class Saver:
         Pushes wait for it while the journal is given up, which then resumes.
 
         Args:
-          score: of the snapshot; None: `compute_score` is called. If that returns None, too, and
-            the newest snapshot is of the same values and steps, its score is kept.
+          score: of the snapshot; None: the mean return since the last one, if snapshots are scored
+            by it. If there is none, and the newest snapshot is of the same values and steps, its
+            score is kept.
 
         Returns:
           The snapshot's directory.
@@ -146,11 +129,12 @@ class Saver:
         """
         # A journal that was given up resumes after a state that contains everything.
         is_given_up = self._journal.given_up_version is not None
-        with self._lock, self._applier.pause() if is_given_up else contextlib.nullcontext():
+        with self.lock, self._applier.lock if is_given_up else contextlib.nullcontext():
             state, records = self._applier.export()
             self._attempted_t = state.global_t
             if score is not None or self.saved is None or self.saved.records != records:
-                score = self._compute_score() if score is None else score
+                if score is None and self._snapshots.scores_returns:
+                    score = self._applier.statistics.take_score()
                 if score is None and self.saved is not None:
                     # It replaces the newest snapshot, for example to add what an evaluation found.
                     is_same = self.saved.path == self._snapshots.path_of(state)
@@ -175,13 +159,13 @@ class Saver:
           SnapshotError: the snapshot could not be written; older ones are untouched.
           Exception: an error of `judge`.
         """
-        with self._lock:
+        with self.lock:
             state, records = self._applier.export()
         judged = judge(state)
         if judged is None:
             return
         state, score = judged
-        with self._lock:
+        with self.lock:
             if self.saved is None or self.saved.records <= records:
                 self._write(state, records, score)
             else:
@@ -212,18 +196,19 @@ class Saver:
         failpoints.hit("ps.after_snapshot_before_drop")
         if JOURNAL_INDEX in state.statistics:
             self._journal.end_snapshot(state.statistics[JOURNAL_INDEX])
-        if self._mirror is not None:
-            self._mirror.offer(path)
+        if self._snapshots.mirror is not None:
+            self._snapshots.mirror.offer(path)
 
     def _loop(self) -> None:
-        due = self._clock() + (self._every_sec or 0)
+        every_sec = self._snapshots.every_sec
+        due = self._clock() + (every_sec or 0)
         while True:
-            self._due.wait(None if self._every_sec is None else max(0.0, due - self._clock()))
+            self._due.wait(None if every_sec is None else max(0.0, due - self._clock()))
             self._due.clear()
             if self._stopping.is_set():
                 return
             self._save_if_moved()
-            due = self._clock() + (self._every_sec or 0)
+            due = self._clock() + (every_sec or 0)
 
     def _save_if_moved(self) -> None:
         if self.has_all:

@@ -19,8 +19,7 @@ import shutil
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from relaax_like.core.manifest import Manifest, Segment
 from relaax_like.parameter_server.folder import count_start, lock_folder
@@ -33,18 +32,24 @@ from relaax_like.parameter_server.snapshot_format import (
     write_files,
 )
 from relaax_like.wire import failpoints
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import ConfigError, DamagedError, SnapshotError
 from relaax_like.wire.syncing import TEMPORARY, sync_path
+
+if TYPE_CHECKING:
+    from relaax_like.parameter_server.mirror import Mirror
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"^cp-(\d{20})-(\d{20})$")
 # Suffix of a snapshot that is being replaced by another one of the same name.
 _REPLACED = ".old-"
+# At the end: time limit for copying the newest snapshot.
+_MIRROR_SEC = 60.0
 # Number of versions that an error lists.
 _LISTED = 20
 
 
-class Snapshots:
+class Snapshots(Closing):
     """The snapshots in one folder, which belongs to one server at a time.
 
         with Snapshots(directory, keep=3, keep_best=2) as snapshots:
@@ -54,42 +59,63 @@ class Snapshots:
 
     Not thread-safe: the caller ensures that only one thread saves at a time.
 
+    The folder is created if it is missing, and locked; what a crash left behind is removed.
+
+    Args:
+      directory: the folder.
+      keep: number of newest snapshots to keep; older ones are deleted after a newer one has
+        been written.
+      keep_best: number of snapshots to keep for their score, even if they are older; see
+        `select_kept`.
+      every_sec: seconds between two snapshots of a server; None: not by time.
+      every_env_steps: environment steps between two; None: not by steps.
+      scores_returns: a server's snapshots are scored by the mean return of the training; False:
+        only by `Publication.score` and `ParameterServer.save_next_publication`,
+        `save_checkpoint` and `save_judged`.
+      recipe: what the initial values were made from; stored in snapshots, under `RECIPE`.
+
     Attributes:
       directory: the folder.
       epoch: grows with each server that opens the folder, and is larger for newer folders.
+      mirror: where new snapshots are copied to; it is closed with this object. None: nowhere.
+      every_sec, every_env_steps, scores_returns, recipe: as the arguments, for the server.
+
+    Raises:
+      ConfigError: `keep` is below 1, `keep_best` is negative, or an interval is not above 0.
+      SnapshotError: another process has locked the folder, or it cannot be locked, read or
+        written to.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], keep: int = 3, keep_best: int = 0):
-        """Creates the folder if it is missing, locks it, and removes what a crash left behind.
-
-        Args:
-          directory: the folder.
-          keep: number of newest snapshots to keep; older ones are deleted after a newer one has
-            been written.
-          keep_best: number of snapshots to keep for their score, even if they are older; see
-            `select_kept`.
-
-        Raises:
-          ConfigError: `keep` is below 1, or `keep_best` is negative.
-          SnapshotError: another process has locked the folder, or it cannot be locked, read or
-            written to.
-        """
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        keep: int = 3,
+        keep_best: int = 0,
+        *,
+        every_sec: float | None = None,
+        every_env_steps: int | None = None,
+        scores_returns: bool = True,
+        recipe: str = "",
+    ):
         check_kept(keep, keep_best)
+        for name, every in (("every_sec", every_sec), ("every_env_steps", every_env_steps)):
+            if every is not None and not every > 0:
+                raise ConfigError(f"{name}: {every}, expected more than 0")
         self.directory = Path(directory)
+        self.mirror: Mirror | None = None
+        self.every_sec = every_sec
+        self.every_env_steps = every_env_steps
+        self.scores_returns = scores_returns
+        self.recipe = recipe
         self._keep = keep
         self._keep_best = keep_best
         # Of every snapshot in the folder. Replaced, never changed: another thread might read it.
         self._scores: Mapping[str, float | None] = {}
         self._damaged: set[str] = set()
+        self._lock: IO[str] | None = None
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
-            self._lock: IO[str] | None = lock_folder(self.directory)
-        except OSError as error:
-            raise SnapshotError(
-                f"{directory}: cannot hold snapshots: {error}; set checkpoint_dir to a folder that "
-                "can be written to, on a disk with space"
-            ) from error
-        try:
+            self._lock = lock_folder(self.directory)
             self._clean_up()
             self.epoch = count_start(self.directory / "epoch")
         except OSError as error:
@@ -197,22 +223,17 @@ class Snapshots:
             )
         return replace(state, manifest=manifest)
 
-    def close(self) -> None:
-        """Releases the folder lock. Idempotent."""
+    def close(self, timeout_sec: float = _MIRROR_SEC) -> None:
+        """Closes the mirror, and releases the folder lock. Idempotent.
+
+        Args:
+          timeout_sec: longest wait for the copy of the newest snapshot.
+        """
+        if self.mirror is not None:
+            self.mirror.close(timeout_sec)
         if self._lock is not None:
             self._lock.close()
             self._lock = None
-
-    def __enter__(self) -> "Snapshots":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _move_into_place(self, temporary: Path, target: Path) -> None:
         replaced = self.directory / (_REPLACED + target.name)

@@ -60,18 +60,6 @@ class _Group:
         return part.reshape(len(self.slots), self.size)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Version:
-    """Everything that changes, as one immutable object: replaced, never modified."""
-
-    values: Values
-    slots: np.ndarray  # read-only float32
-    steps: Mapping[str, int]
-    # Used for the newest gradient; the next one uses those that are configured.
-    optimizers: Mapping[str, GroupStep]
-    global_t: int
-
-
 @dataclass(frozen=True)
 class PreparedVersion:
     """The result of a push, a publication or counts, before it takes effect.
@@ -83,14 +71,14 @@ class PreparedVersion:
         the same as at the previous step.
     """
 
-    state: _Version
+    state: State
     learning_rates: Mapping[str, float]
     optimizers: Mapping[str, GroupStep]
 
     @property
     def version(self) -> int:
         """Version of the values afterwards."""
-        return self.state.values.version
+        return self.state.version
 
     @property
     def global_t(self) -> int:
@@ -109,6 +97,25 @@ class Store:
     `export_state()`, and each of these reads sees one complete version. Memory: twice the values
     and slots, plus once the values (for an exported state, also the slots) for each older version
     that a reader holds.
+
+    It starts at version 0.
+
+    Args:
+      manifest: the layout.
+      initial_flat: [total_bytes] uint8, copied.
+      optimizers: variable group -> optimizer, for each group of the manifest. The group
+        TASK/NAME of a task can also use the optimizer of NAME or, failing that, "default",
+        which several groups can share.
+      follows: target variable -> what it follows; other targets change only with publications.
+        None: no target follows anything.
+      expects_gradients: False: kernels are compiled at the first gradient, if there is one.
+
+    Raises:
+      ConfigError: nothing is trainable, a group has no optimizer, an optimizer has no group, a
+        target follows a variable that is not trainable or has another shape, or how it follows
+        is out of range.
+      InvalidInputError: `initial_flat` has a wrong shape or dtype, a trainable variable in it
+        is not finite, or a running statistic in it is out of range.
     """
 
     def __init__(
@@ -119,25 +126,6 @@ class Store:
         follows: Mapping[str, Follow] | None = None,
         expects_gradients: bool = True,
     ):
-        """Starts at version 0.
-
-        Args:
-          manifest: the layout.
-          initial_flat: [total_bytes] uint8, copied.
-          optimizers: variable group -> optimizer, for each group of the manifest. The group
-            TASK/NAME of a task can also use the optimizer of NAME or, failing that, "default",
-            which several groups can share.
-          follows: target variable -> what it follows; other targets change only with publications.
-            None: no target follows anything.
-          expects_gradients: False: kernels are compiled at the first gradient, if there is one.
-
-        Raises:
-          ConfigError: nothing is trainable, a group has no optimizer, an optimizer has no group, a
-            target follows a variable that is not trainable or has another shape, or how it follows
-            is out of range.
-          InvalidInputError: `initial_flat` has a wrong shape or dtype, a trainable variable in it
-            is not finite, or a running statistic in it is out of range.
-        """
         self.manifest = manifest
         chosen = _assign_optimizers(manifest, optimizers)
         steps = make_group_steps(manifest, chosen, follows or {})
@@ -151,23 +139,28 @@ class Store:
         self._num_slot_bytes = 4 * slot_elements
         slots = self._slot_pool.take()
         slots[...] = 0
-        self._current = _Version(
-            values=Values(version=0, flat=self._copy_values(initial_flat)),
-            slots=self._publish_slots(slots),
-            steps={group.name: 0 for group in self._groups},
-            optimizers=self._optimizers,
+        # One complete version. Replaced, never modified: readers see all of it, or nothing.
+        self._current = State(
+            manifest=manifest,
+            version=0,
             global_t=0,
+            values=self._copy_values(initial_flat),
+            slots=self._publish_slots(slots),
+            slot_names={group.name: group.slots for group in self._groups},
+            steps={group.name: 0 for group in self._groups},
+            # Used for the newest gradient; the next one uses those that are configured.
+            optimizers=self._optimizers,
         )
 
     @property
     def values(self) -> Values:
         """The newest values, immutable; can be kept indefinitely."""
-        return self._current.values
+        return self.read()[0]
 
     @property
     def version(self) -> int:
         """0 for the initial values, +1 for each push or publication that changes the values."""
-        return self._current.values.version
+        return self._current.version
 
     @property
     def global_t(self) -> int:
@@ -177,7 +170,7 @@ class Store:
     def read(self) -> tuple[Values, int]:
         """Returns values and `global_t`, read at the same moment."""
         current = self._current
-        return current.values, current.global_t
+        return Values(version=current.version, flat=current.values), current.global_t
 
     def compute_learning_rates(self) -> dict[str, float]:
         """Returns the learning rate for the next gradient, by group."""
@@ -276,12 +269,14 @@ class Store:
             "check the numbers that the statistic is measured from",
         )
         return PreparedVersion(
-            _Version(
-                values=Values(version=current.values.version + 1, flat=values),
+            replace(
+                current,
+                version=current.version + 1,
+                global_t=current.global_t + publish.env_steps,
+                values=values,
                 slots=self._publish_slots(slots),
                 steps={group.name: int(publish.steps[group.name]) for group in self._groups},
                 optimizers=self._optimizers,
-                global_t=current.global_t + publish.env_steps,
             ),
             {},
             {},
@@ -322,18 +317,7 @@ class Store:
 
     def export_state(self) -> State:
         """Returns one complete version, for a snapshot. Copies nothing; immutable."""
-        current = self._current
-        slots = {g.name: g.view_slots(current.slots) for g in self._groups}
-        return State(
-            manifest=self.manifest,
-            version=current.values.version,
-            global_t=current.global_t,
-            values=current.values.flat,
-            slots=slots,
-            slot_names={group.name: group.slots for group in self._groups},
-            steps=dict(current.steps),
-            optimizers=dict(current.optimizers),
-        )
+        return self._current
 
     def import_state(self, state: State, place: str = "the snapshot") -> None:
         """Restores the state of a snapshot or publication.
@@ -370,20 +354,19 @@ class Store:
         for group in self._groups:
             part = group.view_slots(slots[: self._num_slot_bytes].view(np.float32))
             part[...] = state.slots[group.name]
-        self._current = _Version(
-            values=Values(
-                version=state.version,
-                flat=self._copy_values(
-                    state.values,
-                    f"in {place}",
-                    "move this snapshot (or publication) to another folder to resume from an older "
-                    "one",
-                ),
-            ),
+        values = self._copy_values(
+            state.values,
+            f"in {place}",
+            "move this snapshot (or publication) to another folder to resume from an older one",
+        )
+        self._current = replace(
+            self._current,
+            version=state.version,
+            global_t=state.global_t,
+            values=values,
             slots=self._publish_slots(slots),
             steps={group.name: state.steps[group.name] for group in self._groups},
             optimizers={**self._optimizers, **state.optimizers},
-            global_t=state.global_t,
         )
 
     def _copy_values(
@@ -422,25 +405,26 @@ class Store:
         self.manifest.validate_statistics(buffer, statistic_cure or cure)
         return self._pool.publish(buffer)
 
-    def _publish_slots(self, buffer: np.ndarray) -> np.ndarray:
-        return self._slot_pool.publish(buffer)[: self._num_slot_bytes].view(np.float32)
+    def _publish_slots(self, buffer: np.ndarray) -> dict[str, np.ndarray]:
+        slots = self._slot_pool.publish(buffer)[: self._num_slot_bytes].view(np.float32)
+        return {group.name: group.view_slots(slots) for group in self._groups}
 
     def _step(
         self,
-        current: _Version,
+        current: State,
         gradient: np.ndarray | None,
         statistics: Mapping[str, Moments],
         groups: Sequence[str],
         learning_rates: Mapping[str, float],
         optimizers: Mapping[str, GroupStep],
-    ) -> _Version:
+    ) -> State:
         """Computes the next version in buffers that no reader can see yet."""
         values = self._pool.take()
         trainable = self.manifest.gradient_bytes
         if gradient is None:
-            values[...] = current.values.flat
+            values[...] = current.values
         else:
-            values[trainable:] = current.values.flat[trainable:]
+            values[trainable:] = current.values[trainable:]
             new = values[:trainable].view(np.float32)
             before = current.steps
             current = self._optimize(current, gradient, new, groups, learning_rates, optimizers)
@@ -448,8 +432,7 @@ class Store:
                 if step > before[group]:
                     mix(values, self._segments, optimizers[group].targets, step)
         self._merge_statistics(values, statistics)
-        version = current.values.version + 1
-        return replace(current, values=Values(version=version, flat=self._pool.publish(values)))
+        return replace(current, version=current.version + 1, values=self._pool.publish(values))
 
     def _merge_statistics(self, values: np.ndarray, statistics: Mapping[str, Moments]) -> None:
         for name, delta in statistics.items():
@@ -459,37 +442,38 @@ class Store:
 
     def _optimize(
         self,
-        current: _Version,
+        current: State,
         gradient: np.ndarray,
         new: np.ndarray,
         groups: Sequence[str],
         learning_rates: Mapping[str, float],
         optimizers: Mapping[str, GroupStep],
-    ) -> _Version:
+    ) -> State:
         """Writes the weights after one optimizer step to `new`; returns the rest of the step."""
         slots = self._slot_pool.take()
-        old = current.values.flat[: self.manifest.gradient_bytes].view(np.float32)
+        old = current.values[: self.manifest.gradient_bytes].view(np.float32)
         new_slots = slots[: self._num_slot_bytes].view(np.float32)
         steps = dict(current.steps)
         start = 0  # of the group's part in the gradient
         for group in self._groups:
             if groups and group.name not in groups:
                 new[group.elements] = old[group.elements]
-                group.view_slots(new_slots)[...] = group.view_slots(current.slots)
+                group.view_slots(new_slots)[...] = current.slots[group.name]
                 continue
             steps[group.name] += 1
             rate = learning_rates[group.name]
             group.step(
                 old[group.elements],
                 gradient[start : start + group.size],
-                group.view_slots(current.slots),
+                current.slots[group.name],
                 new[group.elements],
                 group.view_slots(new_slots),
                 compute_coefficients(optimizers[group.name], rate, steps[group.name]),
             )
             start += group.size
-        slots = self._publish_slots(slots)
-        return replace(current, slots=slots, steps=steps, optimizers=optimizers)
+        return replace(
+            current, slots=self._publish_slots(slots), steps=steps, optimizers=optimizers
+        )
 
 
 def view_gradient(gradient: np.ndarray | bytes, manifest: Manifest) -> np.ndarray:

@@ -15,6 +15,7 @@ from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.agent.history import ObservationHistory
 from relaax_like.agent.online_helper import AGENT_SHARE, OnlineHelper
 from relaax_like.bridge.client import make_client_id
+from relaax_like.bridge.client_view import ClientView
 from relaax_like.config.leaves import ObservationConfig
 from relaax_like.config.plan import Plan, get_rollout_steps, get_task_plan
 from relaax_like.config.spaces import describe_mismatch
@@ -22,7 +23,6 @@ from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.experience.ranges import Ranges, RangeWatch
 from relaax_like.rlx_server.batch_slots import BatchSlots
-from relaax_like.rlx_server.exploit import ReadOnlyClient
 from relaax_like.rlx_server.greeting import Greeting
 from relaax_like.rlx_server.plain_slots import PlainSlots
 from relaax_like.rlx_server.slots import Slots, SlotSpec
@@ -342,7 +342,7 @@ class PlainHost(AgentHost):
         _validate_spaces(self._config, spec)
         clients = [self._make_client(f"{spec.client_id}-{slot}") for slot in range(spec.slots)]
         if spec.exploit:
-            clients = [ReadOnlyClient(client) for client in clients]
+            clients = [ClientView(client, is_read_only=True) for client in clients]
 
         def make_agent(client: ParameterServerClient) -> Any:
             agent = self._agent_class(self._config, client)

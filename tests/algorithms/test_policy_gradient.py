@@ -14,6 +14,7 @@ from relaax_like.core.manifest import make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.learn.computation_task import ComputationTask
 from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete
@@ -203,14 +204,14 @@ def test_an_episode_of_one_step_changes_nothing_and_is_not_nan(name):
 @pytest.mark.parametrize("name", FOLDERS)
 def test_the_budget_ends_with_none(name):
     config = make_config(name, max_global_step=3)
-    with serve(name, config, max_global_step=3) as server:
+    with serve(name, config, stop=StopCondition(3)) as server:
         agent = load(name, "agent").Agent(config, InProcessClient(server, "test"))
         agent.act(np.zeros(4))
         assert agent.reward_and_act(1.0, np.zeros(4)) is not None
         assert agent.reward_and_act(1.0, np.zeros(4)) is not None
         assert agent.reward_and_act(1.0, np.zeros(4)) is None
     config = make_config(name, max_global_step=1)
-    with serve(name, config, max_global_step=1) as server:
+    with serve(name, config, stop=StopCondition(1)) as server:
         agent = load(name, "agent").Agent(config, InProcessClient(server, "test"))
         agent.act(np.zeros(4))
         assert agent.reward_and_reset(1.0) is None

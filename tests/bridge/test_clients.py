@@ -14,6 +14,7 @@ from relaax_like.bridge import stub as stub_module
 from relaax_like.core.manifest import Variable
 from relaax_like.core.records import MAX_EPISODES, Episode
 from relaax_like.metrics.recorder import TensorBoardRecorder
+from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.wire.errors import InvalidInputError
 
 
@@ -171,7 +172,7 @@ def test_a_bad_gradient_is_refused_by_name_and_changes_nothing(connect, backend,
 
 
 def test_finished_is_told_when_the_budget_is_used_up(connect):
-    with make_backend(max_global_step=10) as backend:
+    with make_backend(stop=StopCondition(10)) as backend:
         client = connect(backend)
         client.increment_global_t(9)
         client.push_pull(ONES)
@@ -183,7 +184,7 @@ def test_finished_is_told_when_the_budget_is_used_up(connect):
 
 
 def test_pushes_after_the_end_are_dropped_without_an_error(connect):
-    with make_backend(max_global_step=1) as backend:
+    with make_backend(stop=StopCondition(1)) as backend:
         client = connect(backend)
         client.increment_global_t(1)
         client.push_pull(ONES)

@@ -7,6 +7,8 @@ import sys
 
 from support.bridge import make_backend, serve
 
+from relaax_like.parameter_server.stop_condition import StopCondition
+
 PROCESSES, BUDGET = 3, 1000
 # Plays episodes of seven steps until it hears of the end; prints what it has counted.
 PROGRAM = """
@@ -26,7 +28,7 @@ with BridgeControl().connect(sys.argv[1]) as link, link.parameter_server_stub() 
 
 
 def test_processes_count_together_and_all_hear_of_the_end() -> None:
-    with make_backend(max_global_step=BUDGET) as backend, serve(backend) as address:
+    with make_backend(stop=StopCondition(BUDGET)) as backend, serve(backend) as address:
         argv = [sys.executable, "-c", PROGRAM, address]
         running = [
             subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) for _ in range(PROCESSES)

@@ -6,9 +6,9 @@ import pytest
 from support.bridge import serve
 
 from relaax_like.bridge import messages
+from relaax_like.bridge.client_view import ClientView
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.in_process import InProcessClient
-from relaax_like.bridge.task_client import TaskClient
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import STATISTIC, Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
@@ -148,7 +148,7 @@ def test_as_many_names_as_fit_a_header_are_refused_at_once(backend):
 
 
 def make_view(client, names=CONTROL):
-    return TaskClient(client, names, {"x": "control/x"})
+    return ClientView(client, names, {"x": "control/x"})
 
 
 def test_a_task_sees_and_moves_its_own_variables_in_its_own_order(connect, backend):
@@ -186,7 +186,7 @@ def test_a_task_can_push_some_of_its_groups():
     optimizers = dict.fromkeys(("actor", "critic"), OptimizerConfig(name="sgd", learning_rate=1.0))
     flat = np.zeros_like(manifest.pack([np.zeros(2, np.float32)] * 4))
     with ParameterServer(Store(manifest, flat, optimizers), metrics=NullMetrics()) as server:
-        task = TaskClient(InProcessClient(server), list(names), {})
+        task = ClientView(InProcessClient(server), list(names), {})
         ones, twos = np.ones(2, np.float32), np.full(2, 2, np.float32)
         values = task.push_pull([ones, twos], ["critic"])
         assert [value[0] for value in values] == [0, -1, -2]
@@ -206,7 +206,7 @@ def test_a_task_can_push_some_of_its_groups():
 
 def test_two_tasks_both_move_what_they_share(backend):
     with InProcessClient(backend, "one") as one, InProcessClient(backend, "two") as two:
-        goal = TaskClient(one, ["goal/W", "goal/b", "goal/shared"], {})
+        goal = ClientView(one, ["goal/W", "goal/b", "goal/shared"], {})
         ones = [np.ones((2, 3), np.float32), np.ones(3, np.float32), np.ones(2, np.float32)]
         goal.push_pull(ones)
         make_view(two).push_pull([np.ones(2, np.float32), np.ones(4, np.float32)])

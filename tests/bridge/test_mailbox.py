@@ -22,9 +22,10 @@ pytestmark = pytest.mark.skipif(not IS_MEANT, reason="Linux on x86-64 only")
 
 ECHO = """
 import sys
-from relaax_like.bridge.shared_memory import Offer, SharedVectors
+from relaax_like.bridge.shared_memory import SharedVectors
+from relaax_like.v1.parameter_server_pb2 import SharedMemoryOffer
 pid, descriptor, nonce = int(sys.argv[1]), int(sys.argv[2]), bytes.fromhex(sys.argv[3])
-vectors = SharedVectors.attach(Offer(pid, descriptor, nonce), 8, 8)
+vectors = SharedVectors.attach(SharedMemoryOffer(pid=pid, descriptor=descriptor, nonce=nonce), 8, 8)
 while (letter := vectors.requests.take()) != b"end":
     vectors.replies.put(letter[::-1])
 """

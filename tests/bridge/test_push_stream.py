@@ -19,7 +19,7 @@ from relaax_like.bridge import mailbox, push_stream
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.bridge.mailbox import Mailbox
-from relaax_like.bridge.shared_memory import Offer, SharedVectors, UnusableError
+from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
@@ -182,7 +182,6 @@ def test_small_models_share_memory_too_with_mailboxes_or_without(
 ):
     if not mailboxes:
         monkeypatch.setattr(mailbox, "SUPPORTED", False)
-        monkeypatch.setattr(Offer.__init__, "__defaults__", (False,))
     put, letters = Mailbox.put, []
     monkeypatch.setattr(Mailbox, "put", lambda self, data: letters.append(data) or put(self, data))
     link, client = connect(address)
@@ -194,7 +193,14 @@ def test_small_models_share_memory_too_with_mailboxes_or_without(
 
 
 def test_a_server_without_mailboxes_declines_an_offer_of_them(backend, address, monkeypatch):
-    monkeypatch.setattr(mailbox, "SUPPORTED", False)
+    attach = SharedVectors.attach
+
+    def attach_without(*offer):
+        with monkeypatch.context() as patch:
+            patch.setattr(mailbox, "SUPPORTED", False)
+            return attach(*offer)
+
+    monkeypatch.setattr(SharedVectors, "attach", attach_without)
     link, client = connect(address)
     with link, client:
         np.testing.assert_array_equal(client.push_pull(ONES)[1], [-1, -1, -1])

@@ -9,11 +9,11 @@ from support.bridge import ONES, VARIABLES, make_backend, serve
 
 from relaax_like.bridge import bridge_pb2, bridge_pb2_grpc
 from relaax_like.bridge import client as client_module
+from relaax_like.bridge.client_view import ClientView
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.core.manifest import STATISTIC, Variable
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import Push
-from relaax_like.rlx_server.exploit import ReadOnlyClient
 from relaax_like.v1 import ndarray_pb2
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
@@ -98,7 +98,7 @@ def test_an_exploit_client_reads_and_never_moves_them(connect, backend):
     trainer, client = connect(backend), connect(backend)
     trainer.add_statistics("observation", Moments.of(ROWS))
     trainer.push_pull()
-    with ReadOnlyClient(client) as exploit:
+    with ClientView(client, is_read_only=True) as exploit:
         exploit.add_statistics("observation", Moments.of(ROWS * 100))
         assert exploit.push_pull(ONES)[2:5][1].tolist() == [4, 1]
     assert (backend.version, read(backend)) == (1, [3, [4, 1], [26, 6]])

@@ -5,41 +5,36 @@ from concurrent import futures
 import grpc
 import pytest
 
-from relaax_like.bridge.serving import add_service
+from relaax_like.bridge import frames
+from relaax_like.bridge.serving import add_service, open_method
 from relaax_like.v1 import parameter_server_pb2 as pb
+from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 from relaax_like.wire.errors import InvalidInputError, LeasedError
 
-_NAME = "relaax.v1.Test"
 
+class Servicer(pb_grpc.ParameterServerServicer):
+    def Save(self, request, context):
+        raise LeasedError("not here")
 
-def Save(request, context):
-    raise LeasedError("not here")
+    def Pull(self, request, context):
+        yield pb.SaveReply(path="first")
+        raise InvalidInputError("no second one")
 
-
-def Pull(request, context):
-    yield pb.SaveReply(path="first")
-    raise InvalidInputError("no second one")
-
-
-def Stop(request, context):
-    raise RuntimeError("a mistake")
+    def Stop(self, request, context):
+        raise RuntimeError("a mistake")
 
 
 @pytest.fixture
 def call():
     server = grpc.server(futures.ThreadPoolExecutor(2))
-    unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
-    read = pb.SaveRequest.FromString
-    add_service(server, _NAME, (unary, Save, read), (stream, Pull, read), (unary, Stop, read))
+    add_service(server, frames.PARAMETER_SERVER, Servicer())
     port = server.add_insecure_port("localhost:0")
     server.start()
     with grpc.insecure_channel(f"localhost:{port}") as channel:
 
-        def run(make, name):
-            method = getattr(channel, make)(
-                f"/{_NAME}/{name}",
-                request_serializer=pb.SaveRequest.SerializeToString,
-                response_deserializer=pb.SaveReply.FromString,
+        def run(name):
+            method = open_method(
+                channel, frames.PARAMETER_SERVER, name, read=pb.SaveReply.FromString
             )
             return method(pb.SaveRequest(), timeout=30)
 
@@ -49,13 +44,13 @@ def call():
 
 def test_an_exception_ends_the_call_with_its_code_and_text(call):
     with pytest.raises(grpc.RpcError) as caught:
-        call("unary_unary", "Save")
+        call("Save")
     assert caught.value.code() is grpc.StatusCode.FAILED_PRECONDITION
     assert caught.value.details() == "not here"
 
 
 def test_an_exception_after_a_message_of_a_stream_ends_it(call):
-    replies = call("unary_stream", "Pull")
+    replies = call("Pull")
     assert next(replies).path == "first"
     with pytest.raises(grpc.RpcError) as caught:
         next(replies)
@@ -65,5 +60,5 @@ def test_an_exception_after_a_message_of_a_stream_ends_it(call):
 
 def test_an_exception_without_a_code_is_unknown(call):
     with pytest.raises(grpc.RpcError) as caught:
-        call("unary_unary", "Stop")
+        call("Stop")
     assert caught.value.code() is grpc.StatusCode.UNKNOWN

@@ -10,13 +10,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from relaax_like.bridge.shared_memory import Offer, SharedVectors, UnusableError
+from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
+from relaax_like.v1 import parameter_server_pb2 as pb
 
 CHILD = """
 import sys, numpy as np
-from relaax_like.bridge.shared_memory import Offer, SharedVectors
+from relaax_like.bridge.shared_memory import SharedVectors
+from relaax_like.v1 import parameter_server_pb2 as pb
 pid, descriptor, nonce = int(sys.argv[1]), int(sys.argv[2]), bytes.fromhex(sys.argv[3])
-vectors = SharedVectors.attach(Offer(pid, descriptor, nonce), 5000, 300)
+vectors = SharedVectors.attach(
+    pb.SharedMemoryOffer(pid=pid, descriptor=descriptor, nonce=nonce), 5000, 300
+)
 vectors.values[...] = vectors.gradient[:300] + 1
 """
 
@@ -45,6 +49,10 @@ def test_it_lasts_as_long_as_somebody_uses_it_and_no_longer():
         assert "relaax vectors" not in maps.read()
 
 
+def make_offer(pid, descriptor, nonce):
+    return pb.SharedMemoryOffer(pid=pid, descriptor=descriptor, nonce=nonce)
+
+
 def refuse(address, match, sizes=(5000, 300)):
     with pytest.raises(UnusableError, match=match):
         SharedVectors.attach(address, *sizes)
@@ -53,24 +61,24 @@ def refuse(address, match, sizes=(5000, 300)):
 def test_what_is_not_such_memory_is_refused_and_stays_as_it_is():
     with SharedVectors.create(5000, 300) as vectors:
         one = vectors.offer
-        refuse(Offer(one.pid, one.descriptor, bytes(16)), "belongs to another process")
-        refuse(Offer(one.pid, 9999, one.nonce), "not accessible")
-        refuse(Offer(2**31 - 1, one.descriptor, one.nonce), "not accessible")
+        refuse(make_offer(one.pid, one.descriptor, bytes(16)), "belongs to another process")
+        refuse(make_offer(one.pid, 9999, one.nonce), "not accessible")
+        refuse(make_offer(2**31 - 1, one.descriptor, one.nonce), "not accessible")
         refuse(one, "bytes, expected", (5000, 5000))
     with tempfile.TemporaryFile() as file:
         file.write(bytes(16 * 4096))
         file.flush()
-        refuse(Offer(os.getpid(), file.fileno(), bytes(16)), "not anonymous memory")
+        refuse(make_offer(os.getpid(), file.fileno(), bytes(16)), "not anonymous memory")
     unsealed = os.memfd_create("relaax vectors", os.MFD_ALLOW_SEALING)
     try:
         os.ftruncate(unsealed, 3 * 4096 + 4096)
-        refuse(Offer(os.getpid(), unsealed, bytes(16)), "the memory could be shrunk")
+        refuse(make_offer(os.getpid(), unsealed, bytes(16)), "the memory could be shrunk")
     finally:
         os.close(unsealed)
     for one, other in (os.pipe(), os.openpty()):
         try:
-            refuse(Offer(os.getpid(), one, bytes(16)), "not anonymous memory")
-            refuse(Offer(os.getpid(), other, bytes(16)), "not anonymous memory")
+            refuse(make_offer(os.getpid(), one, bytes(16)), "not anonymous memory")
+            refuse(make_offer(os.getpid(), other, bytes(16)), "not anonymous memory")
         finally:
             os.close(one)
             os.close(other)

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support import chaos
 from support.cluster import BARE, TRACE, Cluster, Program, wait_until
 from support.history import History, write_initial_values
 from support.proxy import Direction, Proxy
 
-from relaax_like.bridge import chaos, control
+from relaax_like.bridge import control
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.channel import CHANNEL_OPTIONS, make_channel
 
@@ -196,7 +197,7 @@ def test_agents_with_lost_and_repeated_calls_count_each_step_once(
     with Cluster(tmp_path, BARE) as cluster:
         cluster.start_parameter_server()
         with monkeypatch.context() as environment:
-            environment.setenv(chaos.ENVIRONMENT_VARIABLE, chances)
+            chaos.set_environment(environment, chances)
             rlx_server = cluster.start_rlx_server()
         rlx_server.wait_for("rlx server on")
         clients = [cluster.start_client(f"client-{n}", "--episodes", 10) for n in range(2)]

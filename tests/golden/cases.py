@@ -835,9 +835,16 @@ def _make_server(experiment: Experiment, folder: Path) -> RecordingServer:
         store,
         snapshots=Snapshots(folder),
         metrics=_find(*_NULL_METRICS)(),
-        max_global_step=experiment.algorithm.max_global_step,
+        **_make_stop(experiment.algorithm.max_global_step),
         combine=experiment.parameter_server.combine,
     )
+
+
+def _make_stop(max_global_step: int) -> dict[str, Any]:
+    module = importlib.import_module("relaax_like.parameter_server.stop_condition")
+    if hasattr(module, "Target"):  # of an older commit
+        return {"max_global_step": max_global_step}
+    return {"stop": module.StopCondition(max_global_step)}
 
 
 def _add_memory(experiment: Experiment, rollout: Rollout) -> Rollout:

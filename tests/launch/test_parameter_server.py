@@ -11,6 +11,7 @@ import pytest
 from support.cluster import BARE
 from support.disks import mount
 
+from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.manifest import Variable
 from relaax_like.core.metrics import NullMetrics
@@ -62,8 +63,8 @@ def find_kept(tmp_path: Path) -> Path:
 
 
 def push(server: ParameterServer) -> np.ndarray:
-    server.apply_gradients([np.ones((1, 4), np.float32)])
-    return server.get_values()[0].copy()
+    with InProcessClient(server) as client:
+        return client.push_pull([np.ones((1, 4), np.float32)])[0].copy()
 
 
 @pytest.mark.parametrize("damage", ["damaged", "unreadable"])

@@ -21,6 +21,7 @@ from relaax_like.learn.base_learner import BaseLearner
 from relaax_like.learn.computation_task import Gradient
 from relaax_like.learn.gradient_learner import GradientLearner
 from relaax_like.learn.hooks import POSITIONS, LearnerHook
+from relaax_like.parameter_server.stop_condition import StopCondition
 
 PLAN = OnPolicy(rollout_steps=STEPS)
 
@@ -122,7 +123,7 @@ class TwoPhases(Task):
 def test_a_phase_meets_the_values_that_the_one_before_has_led_to() -> None:
     task, answers = TwoPhases(), list[LearnerUpdate]()
     task.gate.set()
-    with make_backend(max_global_step=STEPS) as backend:
+    with make_backend(stop=StopCondition(STEPS)) as backend:
         before = backend.get_values()
         learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         learner.start(answers.append)
@@ -229,7 +230,7 @@ def test_a_stop_ends_an_iteration_after_the_update_at_hand_and_counts_its_steps(
 def test_after_the_end_requests_are_counted_without_a_gradient() -> None:
     task, answers = Task(), list[LearnerUpdate]()
     task.gate.set()
-    with make_backend(max_global_step=STEPS) as backend:
+    with make_backend(stop=StopCondition(STEPS)) as backend:
         learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         learner.start(answers.append)
         for number in (1, 2):

@@ -34,6 +34,7 @@ from relaax_like.learn.means import Means
 from relaax_like.learn.serial_learner import SerialLearner
 from relaax_like.learn.updates import NotFiniteError
 from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.wire.errors import (
     CollectorClosedError,
     CollectorFullError,
@@ -430,7 +431,7 @@ def test_too_many_rollouts_are_refused_and_none_after_the_end(server: ParameterS
 
 
 def test_the_iteration_that_uses_up_the_budget_is_the_last() -> None:
-    with make_plain_server(max_global_step=ENV_STEPS + 1) as server:
+    with make_plain_server(stop=StopCondition(ENV_STEPS + 1)) as server:
         learner = make_plain_learner(server)
         learner.load()
         finished = []
@@ -522,7 +523,7 @@ def test_serially_each_work_is_answered_at_once_and_the_last_of_an_iteration_wit
 
 
 def test_serially_rollouts_after_the_end_are_answered_and_not_learned_from() -> None:
-    with make_plain_server(max_global_step=ENV_STEPS) as server:
+    with make_plain_server(stop=StopCondition(ENV_STEPS)) as server:
         agents, learner = Agents(), SerialLearner(make_plain_learner(server))
         learner.start(agents.answers.append)
         for number in (1, 2):

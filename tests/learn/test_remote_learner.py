@@ -49,6 +49,7 @@ from relaax_like.learn.serial_learner import SerialLearner
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.published_state import NAMES
 from relaax_like.parameter_server.snapshots import Snapshots
+from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.wire.errors import LeasedError, RelaaxError, ServerUnavailableError
 
 
@@ -293,7 +294,7 @@ def test_a_rollout_that_cannot_be_sent_costs_itself_alone(
 
 
 def test_the_end_stays_known(tmp_path: Path, far: Far, learner: RemoteLearner) -> None:
-    far.start(max_global_step=ENV_STEPS)
+    far.start(stop=StopCondition(ENV_STEPS))
     agents = Agents(learner)
     agents.start()
     agents.wait(agents.submit(make_rewarded(COLUMNS, 1.0)))

@@ -18,6 +18,7 @@ from relaax_like.nn.layers import Dense
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import Snapshots
+from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError
 
 CONFIG = load("config").Config()
@@ -201,7 +202,7 @@ def test_what_is_refused_changes_nothing(server, tasks):
 
 
 def test_after_the_end_values_stay_and_steps_are_counted(tasks):
-    with make_server(tasks, max_global_step=10) as server:
+    with make_server(tasks, stop=StopCondition(10)) as server:
         publishers = make_publishers(server, tasks)
         goal, control = (publishers.make_publisher(task) for task in ("goal", "control"))
         first, second = goal.lease(), control.lease()

@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 import pytest
 from support.threads import Caller, wait_until
 
-from relaax_like.parameter_server.apply_queue import ApplyQueue, ClosedError, FullError
+from relaax_like.parameter_server.apply_queue import ApplyQueue, FullError
+from relaax_like.wire.errors import ServerUnavailableError
 
 
 class Handler:
@@ -124,7 +125,7 @@ def test_close_handles_what_waits_and_takes_no_more(handler: Handler) -> None:
     second = submit(turns, 2)
     closing = Caller(turns.close)
     wait_until(lambda: turns._closed, "it closes")
-    with pytest.raises(ClosedError):
+    with pytest.raises(ServerUnavailableError, match="closing"):
         turns.submit(3)
     handler.open.set()
     closing.get()

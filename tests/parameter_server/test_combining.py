@@ -50,7 +50,7 @@ def make_push(backend, client, sequence, value, version=0, **fields):
 def introduce(backend, clients):
     """As if each of them had pushed a gradient a moment ago."""
     for client in clients:
-        backend._combiner.strategy.note_client(client)
+        backend._applier.combiner.strategy.note_client(client)
 
 
 def get_weights(backend):
@@ -132,7 +132,7 @@ def test_delay_compensation_is_the_paper_s_formula():
         assert get_weights(backend) == (START - 2.0 + 6.0).tolist()
         backend.push(make_push(backend, "a", 2, 1.0, 1))  # 1 + 0.5 * 1 * 6 = 4
         assert get_weights(backend) == (START - 2.0 + 6.0 - 4.0).tolist()
-        assert vars(backend._combiner.counts) == {
+        assert vars(backend._applier.combiner.counts) == {
             "compensated": 3,
             "not_compensated": 0,
             "held_back": 0,
@@ -147,7 +147,7 @@ def test_a_version_that_is_no_longer_kept_is_a_miss_and_counted():
             backend.push(make_push(backend, "a", number, 1.0, number - 1))
         backend.push(make_push(backend, "b", 1, 3.0, 0))  # versions 1 and 2 are kept
         assert get_weights(backend) == (START - 5.0).tolist()
-        counts = backend._combiner.counts
+        counts = backend._applier.combiner.counts
         assert (counts.compensated, counts.not_compensated) == (2, 1)
 
 
@@ -160,7 +160,7 @@ def test_a_gradient_whose_square_is_too_large_is_applied_as_it_is(value):
             assert reply.outcome == "applied"
         assert np.isfinite(get_weights(backend)).all()
         np.testing.assert_allclose(get_weights(backend), -4 * value, rtol=1e-6)
-        assert backend._combiner.counts.not_compensated == 3
+        assert backend._applier.combiner.counts.not_compensated == 3
 
 
 def test_history_is_of_changed_weights_and_not_of_versions():
@@ -182,7 +182,7 @@ def test_history_is_of_changed_weights_and_not_of_versions():
         backend.push(make_push(backend, "c", 1, 2.0, 8))  # those, too: 2 + 0.5 * 4 * (-1) = 0
         weights = backend.pull().values.flat[:36].view(np.float32)
         np.testing.assert_array_equal(weights, START - 2.0 - 1.0)
-        assert backend._combiner.counts.not_compensated == 0
+        assert backend._applier.combiner.counts.not_compensated == 0
 
 
 def test_compensation_of_some_groups_takes_their_own_weights():
@@ -285,7 +285,7 @@ def get_state(server):
         server._applier._dedup.to_dict(),
         {
             groups: (one.total.tolist(), one.count)
-            for groups, one in server._combiner.pending.items()
+            for groups, one in server._applier.combiner.pending.items()
         },
     )
 
@@ -340,7 +340,7 @@ def test_what_is_held_back_is_in_the_snapshot(tmp_path):
         last = max(i for i, outcome in enumerate(outcomes) if outcome == "pending")
     with open_server(tmp_path / "cut", config) as server:
         push_many(server, range(1, last + 2))
-        assert server._combiner.pending
+        assert server._applier.combiner.pending
         want = get_state(server)
     shutil.rmtree(tmp_path / "cut" / "journal")  # the snapshot alone
     with open_server(tmp_path / "cut", config) as server:
@@ -351,9 +351,9 @@ def test_without_avg_what_was_held_back_before_is_dropped_and_told(tmp_path, cap
     with open_server(tmp_path / "run", average(num_gradients=3)) as server:
         introduce(server, "abc")
         push_many(server, [3])
-        assert server._combiner.pending
+        assert server._applier.combiner.pending
     with open_server(tmp_path / "run", CombineConfig()) as server:
-        assert not server._combiner.pending
+        assert not server._applier.combiner.pending
         assert server.status().held_back == 0
     assert "combine.method is no longer avg: 1" in caplog.text
 
@@ -363,16 +363,16 @@ def test_what_a_newer_publication_replaces_is_dropped_and_told(tmp_path, caplog)
     with open_server(tmp_path / "run", average(num_gradients=3)) as server:
         introduce(server, "abc")
         push_many(server, [3])
-        assert server._combiner.pending
+        assert server._applier.combiner.pending
     with open_server(tmp_path / "run", average(num_gradients=3)) as server:
-        assert server._combiner.pending
+        assert server._applier.combiner.pending
         lease = server.lease()
         server.publish(
             Publication(number=1, values=lease.values, slots=lease.slots, steps=lease.steps)
         )
         server.close(save=False)
     with open_server(tmp_path / "run", average(num_gradients=3)) as server:
-        assert not server._combiner.pending
+        assert not server._applier.combiner.pending
     assert "because the restored publication is newer: 1" in caplog.text
 
 

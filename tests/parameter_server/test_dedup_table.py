@@ -9,15 +9,16 @@ from support.bridge import ONES, VARIABLES, make_backend, serve
 from relaax_like.bridge import stub as stub_module
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.core.records import Episode, Push
-from relaax_like.parameter_server.dedup_table import CachedReply, DedupTable
+from relaax_like.core.records import Episode, Push, Reply
+from relaax_like.parameter_server.dedup_table import DedupTable
 from relaax_like.parameter_server.snapshots import Snapshots
+from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.wire.errors import SnapshotError
 
 GRADIENT = np.concatenate([one.reshape(-1) for one in ONES]).view(np.uint8)
 
 
-ANSWERED = CachedReply("applied", 1, 5)
+ANSWERED = Reply(outcome="applied", version=1, global_t=5)
 
 
 def make_push(backend, incarnation=1, sequence=1, client_id="a", **fields):
@@ -97,7 +98,7 @@ def test_steps_without_a_gradient_are_counted_once():
 
 
 def test_the_push_that_ended_the_training_is_answered_as_applied_when_it_comes_again():
-    with make_backend(max_global_step=5) as backend:
+    with make_backend(stop=StopCondition(5)) as backend:
         push = make_push(backend, env_steps=5)
         assert [backend.push(push).outcome for _ in range(2)] == ["applied", "applied"]
         assert backend.push(make_push(backend, sequence=2)).outcome == "dropped"

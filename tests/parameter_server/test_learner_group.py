@@ -64,7 +64,7 @@ class Learner:
     def wait_sent(self) -> None:
         """Waits until the group has this learner's request, which it does not answer yet."""
         assert isinstance(self.connection, Membership)
-        member = self.connection.member
+        member = self.connection
         wait_until(lambda: member.request is not None, "the request")
 
     def leave(self) -> None:

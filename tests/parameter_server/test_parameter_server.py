@@ -22,9 +22,10 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.core.records import Counts, Episode, Playing, Push, Reply
+from relaax_like.parameter_server import parameter_server
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import Snapshots
-from relaax_like.parameter_server.stop_condition import Target
+from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import (
     ConfigError,
@@ -289,9 +290,10 @@ def test_push_that_was_taken_before_its_time_ran_out_is_answered() -> None:
         assert (reply.outcome, reply.version, reply.global_t) == ("applied", 1, 1)
 
 
-def test_push_beyond_the_queue_is_refused_as_busy() -> None:
+def test_push_beyond_the_queue_is_refused_as_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     store = make_store(store_class=BlockedStore)
-    with run_server(store, queue_size=2) as server:
+    monkeypatch.setattr(parameter_server, "QUEUE_SIZE", 2)
+    with run_server(store) as server:
         callers = [Caller(lambda: server.push(make_push(server, env_steps=1)))]
         assert store.entered.acquire(timeout=WAIT_SEC)
         callers += [Caller(lambda: server.push(make_push(server, env_steps=1))) for _ in range(2)]
@@ -355,7 +357,7 @@ def test_staleness_is_recorded_as_a_mean_once_a_second() -> None:
 
 
 def test_budget_ends_the_training_and_later_gradients_are_dropped() -> None:
-    with run_server(max_global_step=10) as server:
+    with run_server(stop=StopCondition(10)) as server:
         assert server.push(make_push(server, env_steps=9)).finished == ""
         assert server.wait_finished(0.0) == ""
         # The last push goes over the budget: its experience is used, not lost.
@@ -374,15 +376,15 @@ def test_budget_ends_the_training_and_later_gradients_are_dropped() -> None:
 
 
 def test_steps_alone_use_up_the_budget() -> None:
-    with run_server(max_global_step=10) as server:
+    with run_server(stop=StopCondition(10)) as server:
         waiting = Caller(lambda: server.wait_finished(WAIT_SEC))
-        assert server.increment_global_t(10) == 10
+        assert server.push(Push(client_id="agent", env_steps=10)).global_t == 10
         assert waiting.get() == "budget of 10 env steps used up"
 
 
 def test_episodes_use_up_their_budget() -> None:
     # covers J15
-    with run_server(max_episodes=3) as server:
+    with run_server(stop=StopCondition(max_episodes=3)) as server:
         assert not push_episode(server, 1.0).finished
         assert not push_episode(server, 2.0).finished
         assert push_episode(server, 3.0).finished == "budget of 3 episodes used up"
@@ -390,7 +392,7 @@ def test_episodes_use_up_their_budget() -> None:
 
 
 def test_target_counts_only_over_a_full_window() -> None:
-    with run_server(target=Target(2.5, episodes=4)) as server:
+    with run_server(stop=StopCondition(target_return=2.5, window=4)) as server:
         for episode_return in (9.0, 9.0, -9.0):
             assert not push_episode(server, episode_return).finished
         assert not push_episode(server, 0.0).finished  # 9, 9, -9, 0: 2.25
@@ -421,7 +423,7 @@ def leave_through_a_learner(server: ParameterServer) -> None:
 
 @pytest.mark.parametrize("leave", [leave_with_a_push, leave_without_steps, leave_through_a_learner])
 def test_after_the_end_it_knows_who_still_plays_and_the_mean_return_stays(leave: Any) -> None:
-    with run_server(target=Target(2.0, episodes=2)) as server:
+    with run_server(stop=StopCondition(target_return=2.0, window=2)) as server:
         assert not server.has_players
         episodes = (
             Playing("robot", 2, 4),
@@ -436,7 +438,7 @@ def test_after_the_end_it_knows_who_still_plays_and_the_mean_return_stays(leave:
 
 
 def test_plain_agents_play_until_they_are_notified() -> None:
-    with run_server(max_global_step=5) as server:
+    with run_server(stop=StopCondition(5)) as server:
         server.push(make_push(server, client_id="one", sequence=1, env_steps=4))
         server.push(make_push(server, client_id="two", sequence=1, env_steps=4))
         assert server.has_players
@@ -450,71 +452,43 @@ def push_episode(server: ParameterServer, episode_return: float) -> Reply:
 
 
 def test_one_push_may_bring_more_episodes_than_the_window() -> None:
-    with run_server(target=Target(1.0, episodes=2)) as server:
+    with run_server(stop=StopCondition(target_return=1.0, window=2)) as server:
         episodes = tuple(Episode(r, 1) for r in (-100, -100, 1, 1))
         assert server.push(Push(client_id="agent", env_steps=4, episodes=episodes)).finished
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"max_global_step": 0},
-        {"snapshot_every_sec": 0.0},
-        {"snapshot_every_env_steps": -1},
-        {"queue_size": 0},
-        {"snapshot_every_sec": 1.0},  # and no folder
-    ],
-)
-def test_numbers_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
-        ParameterServer(make_store(), metrics=NullMetrics(), **options)
+@pytest.mark.parametrize("options", [{"every_sec": 0.0}, {"every_env_steps": -1}])
+def test_impossible_interval_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="every"):
+        Snapshots(tmp_path, **options)
+
+
+def test_impossible_budget_is_refused() -> None:
+    with pytest.raises(ConfigError, match="max_global_step: 0"):
+        StopCondition(0)
 
 
 @pytest.mark.parametrize(("mean_return", "episodes"), [(float("nan"), 10), (1.0, 0)])
 def test_impossible_target_is_refused(mean_return: float, episodes: int) -> None:
     with pytest.raises(ConfigError, match="target"):
-        Target(mean_return, episodes)
-
-
-# The tutorial's calls.
-
-
-def test_plain_calls() -> None:
-    with run_server() as server:
-        assert [server.increment_global_t(), server.increment_global_t(4)] == [1, 5]
-        server.apply_gradients([np.full((2, 4), 1.0, np.float32), np.full(4, 2.0, np.float32)])
-        w1, w2 = server.get_values()
-        np.testing.assert_array_equal(w1, np.full((2, 4), -1.0))
-        np.testing.assert_array_equal(w2, np.full(4, -2.0))
-        assert server.version == 1
-        assert isinstance(server.metrics(), NullMetrics)
-
-
-@pytest.mark.parametrize(
-    "gradients",
-    [
-        [np.zeros((2, 4), np.float32)],
-        [np.zeros((4, 2), np.float32), np.zeros(4, np.float32)],
-        [np.zeros((2, 4), np.float32), np.zeros(4)],
-        [np.zeros((2, 4), np.float32), np.full(4, np.nan, np.float32)],
-    ],
-    ids=["count", "shape", "dtype", "NaN"],
-)
-def test_plain_gradients_are_checked(gradients: list[np.ndarray]) -> None:
-    with run_server() as server:
-        with pytest.raises(InvalidInputError):
-            server.apply_gradients(gradients)
-        assert server.version == 0
+        StopCondition(target_return=mean_return, window=episodes)
 
 
 # Checkpoints.
 
 
 def open_server(
-    directory: Path, config: OptimizerConfig = SGD, keep: int = 3, **options: Any
+    directory: Path,
+    config: OptimizerConfig = SGD,
+    keep: int = 3,
+    every_sec: float | None = None,
+    every_env_steps: int | None = None,
+    **options: Any,
 ) -> ParameterServer:
     options.setdefault("metrics", NullMetrics())
-    snapshots = Snapshots(directory, keep=keep)
+    snapshots = Snapshots(
+        directory, keep=keep, every_sec=every_sec, every_env_steps=every_env_steps
+    )
     return ParameterServer(make_store(config=config), snapshots=snapshots, **options)
 
 
@@ -656,18 +630,18 @@ def test_restored_budget_is_used_up_at_once(tmp_path: Path) -> None:
     server.push(make_push(server, env_steps=50))
     server.close()
     for budget, finished in ((50, True), (51, False)):
-        server = open_server(tmp_path, max_global_step=budget)
+        server = open_server(tmp_path, stop=StopCondition(budget))
         server.restore_latest_checkpoint()
         assert bool(server.finished) == finished
         server.close()
 
 
 def test_restored_target_goes_on_with_the_old_episodes(tmp_path: Path) -> None:
-    server = open_server(tmp_path, target=Target(5.0, episodes=3))
+    server = open_server(tmp_path, stop=StopCondition(target_return=5.0, window=3))
     push_episode(server, 5.0)
     push_episode(server, 5.0)
     server.close()
-    server = open_server(tmp_path, target=Target(5.0, episodes=3))
+    server = open_server(tmp_path, stop=StopCondition(target_return=5.0, window=3))
     server.restore_latest_checkpoint()
     assert not server.finished
     assert push_episode(server, 5.0).finished
@@ -675,7 +649,7 @@ def test_restored_target_goes_on_with_the_old_episodes(tmp_path: Path) -> None:
 
 
 def test_snapshots_by_env_steps(tmp_path: Path) -> None:
-    server = open_server(tmp_path, keep=100, snapshot_every_env_steps=10)
+    server = open_server(tmp_path, keep=100, every_env_steps=10)
     for _ in range(9):
         server.push(Push(client_id="agent", env_steps=1))
     server.push(Push(client_id="agent", env_steps=1))
@@ -689,7 +663,7 @@ def test_snapshots_by_env_steps(tmp_path: Path) -> None:
 
 
 def test_snapshots_by_time_only_when_global_t_moved(tmp_path: Path) -> None:
-    server = open_server(tmp_path, keep=100, snapshot_every_sec=0.01)
+    server = open_server(tmp_path, keep=100, every_sec=0.01)
     attempts: list[int] = []
     assert server._saver is not None
     save_if_moved = server._saver._save_if_moved
@@ -711,7 +685,7 @@ def test_snapshots_by_time_only_when_global_t_moved(tmp_path: Path) -> None:
 def test_full_disk_costs_one_line_and_training_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server = open_server(tmp_path, snapshot_every_env_steps=10)
+    server = open_server(tmp_path, every_env_steps=10)
     server.push(make_push(server, env_steps=10))
     wait_until(lambda: server.status().snapshot_global_t == 10, "the first snapshot")
 
@@ -811,7 +785,7 @@ def test_snapshots_taken_under_load_are_of_one_moment(tmp_path: Path) -> None:
 
 def test_threads_end_with_the_server(tmp_path: Path) -> None:
     before = threading.active_count()
-    with open_server(tmp_path, snapshot_every_sec=100.0, snapshot_every_env_steps=100) as server:
+    with open_server(tmp_path, every_sec=100.0, every_env_steps=100) as server:
         assert (
             threading.active_count() == before + 1
         )  # snapshots; pushes are applied by their callers
@@ -877,7 +851,7 @@ def test_a_snapshot_folder_that_was_removed_under_the_server_is_made_again(tmp_p
 
 
 def test_the_end_waits_until_all_present_clients_have_been_told_and_no_longer() -> None:
-    with run_server(max_global_step=10) as server:
+    with run_server(stop=StopCondition(10)) as server:
         for name in ("one", "two"):
             server.pull(name)
         server.push(Push(client_id="one", env_steps=10))  # its reply says that it has ended

@@ -20,12 +20,13 @@ from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import Counts, Episode, Publication, Push, Received, Reply
+from relaax_like.parameter_server import parameter_server
 from relaax_like.parameter_server.applier import Applier
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.published_state import NAMES
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots, list_names, read_best
-from relaax_like.parameter_server.stop_condition import Target
+from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire import failpoints
 from relaax_like.wire.errors import InvalidInputError, JournalError, LeasedError, SnapshotError
@@ -38,7 +39,12 @@ SIZE = 9  # of float32
 
 
 def make_server(
-    folder: Path | None = None, enabled: bool = False, keep_best: int = 0, **options: Any
+    folder: Path | None = None,
+    enabled: bool = False,
+    keep_best: int = 0,
+    scores_returns: bool = True,
+    target_score: float | None = None,
+    **options: Any,
 ) -> ParameterServer:
     """Makes a server as a run does that learns in it, or, with `enabled`, beside its agents."""
     manifest = make_manifest(VARIABLES)
@@ -47,7 +53,8 @@ def make_server(
     options.setdefault("metrics", NullMetrics())
     if folder is None:
         return ParameterServer(store, **options)
-    snapshots = Snapshots(folder, 1 if keep_best else 3, keep_best)
+    snapshots = Snapshots(folder, 1 if keep_best else 3, keep_best, scores_returns=scores_returns)
+    options.setdefault("stop", StopCondition(target_score=target_score))
     journal = PushJournal(folder / "journal", manifest.fingerprint, enabled=enabled)
     try:
         server = ParameterServer(store, snapshots=snapshots, journal=journal, **options)
@@ -175,7 +182,7 @@ def test_a_publish_with_a_mistake_changes_nothing(server: ParameterServer, name:
 
 
 def test_after_the_end_a_publish_takes_no_effect() -> None:
-    with make_server(max_global_step=20) as server:
+    with make_server(stop=StopCondition(20)) as server:
         server.lease()
         assert "budget" in server.publish(make_publish(1)).finished
         reply = server.publish(make_publish(2))
@@ -187,13 +194,16 @@ def test_after_the_end_a_publish_takes_no_effect() -> None:
 
 
 def test_counts_alone_change_no_values_and_end_the_training_too() -> None:
-    with make_server(max_global_step=30) as server:
+    with make_server(stop=StopCondition(30)) as server:
         server.lease()
         server.publish(make_publish(1))
         before = server.pull().values
         reply = server.count(Counts(env_steps=7, episodes=(Episode(3.0, 2),)))
         assert (reply.version, reply.global_t, reply.finished) == (1, 27, "")
-        assert server.pull().values is before
+        after = server.pull().values
+        assert before is not None
+        assert after is not None
+        assert after.flat is before.flat
         assert_is_publish(server, 1, env_steps=27)
         assert "budget" in server.count(Counts(env_steps=3, episodes=(Episode(5.0, 2),))).finished
         # The mean return at the end of the training stays what it was.
@@ -206,7 +216,7 @@ def test_counts_alone_change_no_values_and_end_the_training_too() -> None:
 
 
 def test_a_publish_can_reach_the_target() -> None:
-    with make_server(target=Target(5.0, episodes=2)) as server:
+    with make_server(stop=StopCondition(target_return=5.0, window=2)) as server:
         server.lease()
         assert not server.publish(make_publish(1, episodes=(Episode(9.0, 1),))).finished
         assert server.publish(make_publish(2, episodes=(Episode(1.0, 1),))).finished
@@ -214,7 +224,8 @@ def test_a_publish_can_reach_the_target() -> None:
 
 def test_a_publish_waits_while_too_many_others_do(monkeypatch: pytest.MonkeyPatch) -> None:
     entered, release = threading.Event(), threading.Event()
-    with make_server(queue_size=1) as server:
+    monkeypatch.setattr(parameter_server, "QUEUE_SIZE", 1)
+    with make_server() as server:
         real = Applier._apply
 
         def apply(self: Applier, push: Push) -> Reply:
@@ -527,7 +538,7 @@ def test_weights_from_before_a_publication_are_forgotten_at_a_restart(tmp_path: 
     crash(server)
     # Back beside its agents: gradients are compensated for the changes since the publication.
     server = make_server(tmp_path, enabled=True, combine=CombineConfig(method="dc"))
-    history = server._combiner._state.history
+    history = server._applier.combiner._state.history
     values = history.find(1)
     assert values is not None
     np.testing.assert_array_equal(history.get_weights(values, ()), 1.0)

@@ -14,6 +14,7 @@ from relaax_like.core.records import Push, Values
 from relaax_like.parameter_server.initial_values import load_variables, save_variables
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshots import Snapshots
+from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import InvalidInputError
 
@@ -179,7 +180,7 @@ def test_a_dropped_gradient_takes_its_statistics_with_it(tmp_path: Path) -> None
 
 
 def test_after_the_end_nothing_is_merged_any_more(tmp_path: Path) -> None:
-    with open_server(tmp_path, max_global_step=1) as server:
+    with open_server(tmp_path, stop=StopCondition(1)) as server:
         server.push(make_push(server, ROWS))
         assert server.finished
         assert server.push(make_push(server, ROWS, version=1)).outcome == "dropped"

@@ -15,7 +15,7 @@ from relaax_like.core.episode_reports import read_reports, write_reports
 from relaax_like.core.records import Episode, EpisodeReport, Playing
 from relaax_like.learn.tally import Tally
 from relaax_like.parameter_server.statistics import Statistics
-from relaax_like.parameter_server.stop_condition import StopCondition, Target
+from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.v1 import parameter_server_pb2
 
 SLOTS, WINDOW, ROLLOUT, LONG = 64, 100, 16, 500
@@ -105,7 +105,7 @@ def test_the_first_full_window_has_the_true_mean(
 @pytest.mark.parametrize("players", PLAYERS.values(), ids=PLAYERS)
 def test_a_target_above_the_mean_is_not_reached(players: int) -> None:
     statistics = Statistics(WINDOW, Clock())
-    stop = StopCondition(None, Target(0.8, WINDOW))
+    stop = StopCondition(None, 0.8, window=WINDOW)
     steps = 0
     for sender, reports in play(players, 0.5, seed=5):
         send(statistics, sender, reports)
@@ -120,7 +120,7 @@ def test_a_target_above_the_mean_is_not_reached(players: int) -> None:
 @pytest.mark.parametrize("players", PLAYERS.values(), ids=PLAYERS)
 def test_a_target_below_the_mean_is_reached_when_the_window_is_full(players: int) -> None:
     statistics = Statistics(WINDOW, Clock())
-    stop = StopCondition(None, Target(0.8, WINDOW))
+    stop = StopCondition(None, 0.8, window=WINDOW)
     for sender, reports in play(players, 0.9, seed=5):
         send(statistics, sender, reports)
         stop.check(0, statistics)
@@ -134,7 +134,7 @@ def test_a_slot_that_never_ends_is_left_out_and_named_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     statistics = Statistics(WINDOW, Clock())
-    stop = StopCondition(None, Target(0.8, WINDOW))
+    stop = StopCondition(None, 0.8, window=WINDOW)
     with caplog.at_level(logging.WARNING):
         for number, (sender, reports) in enumerate(play(8, 0.9, seed=3, endless=1)):
             send(statistics, sender, reports)

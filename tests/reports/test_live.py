@@ -211,14 +211,14 @@ def test_nothing_is_shown_before_the_first_step(monkeypatch: pytest.MonkeyPatch)
     began: list[int] = []
     shutdown: Any = SimpleNamespace(requested=threading.Event())
     with make_backend() as server:
-        server.increment_global_t(100)  # of the run before this one
+        server.push(Push(client_id="player", env_steps=100))  # of the run before this one
         looks = itertools.count()
 
         def wait_finished(timeout_sec: float) -> bool:
             look = next(looks)
             if look == 5:
                 assert shown == began == []
-                server.increment_global_t(10)
+                server.push(Push(client_id="player", env_steps=10))
             if look == 10:
                 shutdown.requested.set()
             return False
@@ -246,7 +246,7 @@ def test_the_last_point_of_the_returns_is_at_the_end(
             if next(looks) == 0:
                 server.push(Push(client_id="one", env_steps=10, episodes=(Episode(3.0, 10),)))
                 return False
-            server.increment_global_t(5)  # of an episode that does not end
+            server.push(Push(client_id="player", env_steps=5))  # of an episode that does not end
             return True
 
         monkeypatch.setattr(server, "wait_finished", wait_finished)

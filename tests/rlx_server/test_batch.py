@@ -15,6 +15,7 @@ from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.prediction import TASK
 from relaax_like.experience.rollout import stack_history
+from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.rlx_server.server import RlxServer
@@ -179,7 +180,7 @@ def test_exploiting_moves_nothing(backend, port):
 
 
 def test_the_end_of_training_is_told_to_batch_clients_too():
-    with serve_a2c(CONFIG, max_global_step=8) as backend, serve(backend) as port:
+    with serve_a2c(CONFIG, stop=StopCondition(8)) as backend, serve(backend) as port:
         with RawClient(port) as client:
             greet(client, 2)
             answer = client.ask(make_step(observations=observe(2)))

@@ -24,6 +24,7 @@ from support.rlx import (
 )
 
 from relaax_like.metrics.recorder import TensorBoardRecorder
+from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.rlx_server import answer_times
 from relaax_like.v1 import metrics_pb2, rlx_pb2
 from relaax_like.wire.errors import RelaaxError, ServerUnavailableError
@@ -283,7 +284,7 @@ def test_the_end_of_training_is_told_with_the_last_episode_and_the_connection_cl
             self.parameter_server.push_pull()
             return reward
 
-    with make_backend(max_global_step=10) as backend:
+    with make_backend(stop=StopCondition(10)) as backend:
         with serve_rlx(backend, CountingAgent) as port, RawClient(port) as client:
             client.greet()
             client.ask(make_start())

@@ -14,6 +14,7 @@ from relaax_like.core.records import Episode, Push
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
+from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.parameter_server.store import Store
 from support.bridge import VARIABLES
 
@@ -42,12 +43,10 @@ def open_server(
     journal = PushJournal(folder / "journal", MANIFEST.fingerprint, **options)
     server = ParameterServer(
         Store(MANIFEST, flat, {"default": optimizer}),
-        snapshots=Snapshots(folder, keep, keep_best),
+        snapshots=Snapshots(folder, keep, keep_best, every_sec=every_sec),
         journal=journal,
         metrics=NullMetrics(),
-        snapshot_every_sec=every_sec,
-        max_global_step=max_global_step,
-        target_score=target_score,
+        stop=StopCondition(max_global_step, target_score=target_score),
     )
     try:
         server.restore_latest_checkpoint()

@@ -49,7 +49,7 @@ class _Patient(ParameterServerStub):
     give_up = threading.Event()
 
     def _call_push_pull(self, push: Push, want_values: bool, have_version: int) -> Reply:
-        return self._repeat(lambda: self._try_push_pull(push, want_values, have_version))
+        return self._repeat(lambda: self._send(push, want_values, have_version))
 
     def _call_pull(self, have_version: int | None) -> Reply:
         return self._repeat(lambda: super(_Patient, self)._call_pull(have_version))

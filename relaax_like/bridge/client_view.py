@@ -1,31 +1,34 @@
-"""TaskClient: the parameter server as one of several tasks sees it: only the task's variables."""
+"""ClientView: the parameter server as one of several tasks, or one that only plays, sees it."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 
 from relaax_like.core.manifest import TRAINABLE, Manifest
-from relaax_like.core.metrics import Metrics
+from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import EpisodeReport
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.wire.errors import InvalidInputError
 
 
-class TaskClient(ParameterServerClient):
+class ClientView(ParameterServerClient):
     """Wraps a client: values and gradients are those of one task, in the task's own order.
 
     A push names the task's variable groups, so that it changes neither the variables of other tasks
     nor their optimizers' state. A pull transfers the complete vector.
 
-        client = TaskClient(stub, ["goal/W", "goal/b"], {})
+        client = ClientView(stub, ["goal/W", "goal/b"])
         w, b = client.push_pull([gradient_of_w, gradient_of_b])
 
     Args:
       client: client of the run; used only by this task, and closed by `close`.
       names: names of the task's variables in the run's manifest, in the task's order: trainable
-        variables, then all others.
+        variables, then all others. None: all variables, in the manifest's order.
       statistics: the task's name of a running statistic -> its name in the run.
+      is_read_only: pulls are passed on; pushes, counts and points of curves are dropped. Playing
+        continues after the training has ended, so `finished` is "", and no budget is ever used up.
 
     Raises:
       InvalidInputError: the run has no such variable, or a variable group of the task also contains
@@ -33,12 +36,19 @@ class TaskClient(ParameterServerClient):
     """
 
     def __init__(
-        self, client: ParameterServerClient, names: Sequence[str], statistics: Mapping[str, str]
+        self,
+        client: ParameterServerClient,
+        names: Sequence[str] | None = None,
+        statistics: Mapping[str, str] = MappingProxyType({}),
+        is_read_only: bool = False,
     ):
         self._client = client
         self._statistics = statistics
+        self._is_read_only = is_read_only
+        self._metrics = NullMetrics() if is_read_only else client.metrics()
         segments = client.manifest.segments
         places = {segment.name: index for index, segment in enumerate(segments)}
+        names = list(places) if names is None else names
         for name in names:
             if name not in places:
                 raise InvalidInputError(
@@ -80,23 +90,26 @@ class TaskClient(ParameterServerClient):
     @property
     def finished(self) -> str:
         """What ended the training, or "" while it continues."""
-        return self._client.finished
+        return "" if self._is_read_only else self._client.finished
 
     def increment_global_t(self, n: int = 1) -> int:
         """Counts steps; see `ParameterServerClient`."""
-        return self._client.increment_global_t(n)
+        return 0 if self._is_read_only else self._client.increment_global_t(n)
 
     def add_episodes(self, reports: Sequence[EpisodeReport]) -> None:
         """Adds what is sent with the next push; see `ParameterServerClient`."""
-        self._client.add_episodes(reports)
+        if not self._is_read_only:
+            self._client.add_episodes(reports)
 
     def add_statistics(self, name: str, moments: Moments) -> None:
         """Adds rows to a running statistic of the task; see `ParameterServerClient`."""
-        self._client.add_statistics(self._statistics.get(name, name), moments)
+        if not self._is_read_only:
+            self._client.add_statistics(self._statistics.get(name, name), moments)
 
     def apply_gradients(self, gradients: Sequence[np.ndarray], groups: Sequence[str] = ()) -> None:
         """Pushes one gradient of the task's variables, or of its variable groups `groups`."""
-        self._client.apply_gradients(*self._arrange(gradients, groups))
+        if not self._is_read_only:
+            self._client.apply_gradients(*self._arrange(gradients, groups))
 
     def get_values(self) -> list[np.ndarray]:
         """Pulls the newest values of the task's variables."""
@@ -106,13 +119,15 @@ class TaskClient(ParameterServerClient):
         self, gradients: Sequence[np.ndarray] | None = None, groups: Sequence[str] = ()
     ) -> list[np.ndarray]:
         """Pushes like `apply_gradients` (or no gradient), and pulls like `get_values`."""
+        if self._is_read_only:
+            return self.get_values()
         if gradients is None:
             return self._select(self._client.push_pull())
         return self._select(self._client.push_pull(*self._arrange(gradients, groups)))
 
     def metrics(self) -> Metrics:
         """Returns the recorder."""
-        return self._client.metrics()
+        return self._metrics
 
     def close(self) -> None:
         """Closes the wrapped client."""
