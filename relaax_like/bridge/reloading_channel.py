@@ -6,10 +6,11 @@ from typing import Any
 
 import grpc
 
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.tls import Pem
 
 
-class ReloadingChannel(grpc.Channel):
+class ReloadingChannel(Closing, grpc.Channel):
     """Makes calls over a channel that is replaced when the certificates have changed.
 
     Calls in progress continue on the channel on which they started, which stays open until they
@@ -58,12 +59,6 @@ class ReloadingChannel(grpc.Channel):
         """Closes the current channel. Idempotent."""
         self._closed = True
         self._current[1].close()
-
-    def __enter__(self) -> "ReloadingChannel":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
 
 class _Method:

@@ -30,6 +30,7 @@ from relaax_like.client.user_spaces import make_space_values
 from relaax_like.client.values import UserSpace, Values
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire import tracing
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,
@@ -177,7 +178,7 @@ class StepResult:
     timings: Timings | None = None
 
 
-class RlxClient:
+class RlxClient(Closing):
     """One connection to an rlx server, driving one or several environment slots.
 
     Connects when made. Each verb blocks until the server has answered, or for `answer_timeout_sec`
@@ -339,12 +340,6 @@ class RlxClient:
             for leaf, space in values.spaces.items():
                 into[leaf].CopyFrom(space_to_message(space))
         return hello
-
-    def __enter__(self) -> "RlxClient":
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self.close()
 
     def __del__(self) -> None:
         if getattr(self, "_connection", None) is not None:

@@ -9,6 +9,7 @@ from google.protobuf.message import DecodeError
 
 from relaax_like.client.argument_types import NUMBER, TEXT, validate_type
 from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import (
     ConfigError,
     InvalidInputError,
@@ -61,7 +62,7 @@ def parse_address(address: str) -> tuple[str, int]:
     return host, int(port)
 
 
-class Connection:
+class Connection(Closing):
     """Sends `ClientMessage`s and receives `ServerMessage`s; each call blocks until it is done.
 
     Not thread-safe. Any error closes the connection, because the position in the stream is then
@@ -153,12 +154,6 @@ class Connection:
         except BaseException:
             connected.close()
             raise
-
-    def __enter__(self) -> "Connection":
-        return self
-
-    def __exit__(self, *unused: object) -> None:
-        self.close()
 
     @property
     def closed(self) -> bool:

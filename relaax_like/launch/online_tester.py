@@ -25,6 +25,7 @@ from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.learn.hooks import LearnerHook
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import ConfigError, RelaaxError, SnapshotError
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ _CLOSE_SEC = 1.0
 _MAX_FAILED = 3
 
 
-class OnlineTester:
+class OnlineTester(Closing):
     """Plays with given values, in its own environments, without affecting the run's.
 
         with OnlineTester(experiment) as tester:
@@ -89,12 +90,6 @@ class OnlineTester:
         """Closes environments and agents; a later `test` makes new ones. Idempotent."""
         self._parts = None
         self._stack.close()
-
-    def __enter__(self) -> "OnlineTester":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _open(self, values: Sequence[np.ndarray], version: int) -> Any:
         fixed = FrozenPolicy(values, version)

@@ -16,13 +16,14 @@ from relaax_like.config.spaces import describe_mismatch
 from relaax_like.launch.saved_policy import SavedPolicy, read_snapshot
 from relaax_like.rlx_server.slots import Decision, Slots, SlotSpec
 from relaax_like.rlx_server.transition import Transition
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
 
 _FIELD = "observation"
 
 
-class Policy:
+class Policy(Closing):
     """Acts like the agents of a run, with the weights of one of its snapshots.
 
         policy = relaax_like.load("runs/cartpole")
@@ -127,12 +128,6 @@ class Policy:
             self._agents.close()
             self._agents = None
         self._saved.close()
-
-    def __enter__(self) -> "Policy":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _read(self, observation: Any) -> tuple[dict[str, np.ndarray], int, bool]:
         """Returns leaf -> `[B, ...]`, B, and whether a batch was passed."""

@@ -19,6 +19,7 @@ from relaax_like.parameter_server.snapshots import (
     read_version,
 )
 from relaax_like.parameter_server.store import Store
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 LATEST, BEST = "latest", "best"
@@ -76,7 +77,7 @@ def open_server(experiment: Experiment, state: State) -> ParameterServer:
     return ParameterServer(store, metrics=NullMetrics())
 
 
-class SavedPolicy:
+class SavedPolicy(Closing):
     """Agents of a run's algorithm that act with a snapshot. A context manager.
 
         with SavedPolicy(experiment, read_snapshot(experiment, "best"), "serve") as policy:
@@ -115,12 +116,6 @@ class SavedPolicy:
         self.host.close()
         if self._server is not None:
             self._server.close()
-
-    def __enter__(self) -> "SavedPolicy":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _make_client(self, name: str) -> ParameterServerClient:
         """Opens a view of the state, for agents that read it by themselves."""
