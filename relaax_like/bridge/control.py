@@ -14,26 +14,22 @@ from relaax_like.bridge.collecting import CollectStream
 from relaax_like.bridge.errors import PARAMETER_SERVER, ClosedChannelError, translate
 from relaax_like.bridge.experience_servicer import (
     ExperienceServicer,
-    add_experience_to_server,
 )
 from relaax_like.bridge.joining import GroupServicer
-from relaax_like.bridge.joining import add_to_server as add_group_to_server
 from relaax_like.bridge.metrics_client import MetricsClient
 from relaax_like.bridge.metrics_servicer import MAX_MESSAGE_BYTES as MAX_METRICS_BYTES
 from relaax_like.bridge.metrics_servicer import add_metrics_servicer
 from relaax_like.bridge.publishing import LeasingBackend, PublisherServicer, PublisherStub
-from relaax_like.bridge.publishing import add_to_server as add_publisher_to_server
 from relaax_like.bridge.servicer import (
     ParameterServerServicer,
-    add_to_server,
     max_message_bytes,
 )
-from relaax_like.bridge.serving import GrpcCall, add_health
+from relaax_like.bridge.serving import GrpcCall, add_health, add_service
 from relaax_like.bridge.shared_memory_lane import SharedMemoryLane
 from relaax_like.bridge.spaces_servicer import (
     Propose,
     WaitingHandler,
-    add_spaces_to_server,
+    make_spaces_servicer,
     propose_spaces,
 )
 from relaax_like.bridge.stub import (
@@ -346,6 +342,9 @@ class BridgeControl:
         Raises:
           RelaaxError: the address cannot be used, see `channel.bind`.
         """
+        # Only imported here: see its docstring.
+        from relaax_like.bridge.tutorial_servicer import TutorialServicer
+
         message_bytes = max(max_message_bytes(backend.manifest), MAX_METRICS_BYTES)
         server = grpc.server(
             futures.ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="bridge"),
@@ -355,15 +354,16 @@ class BridgeControl:
                 security, _MAX_CALLS, [SharedMemoryLane(backend.manifest)]
             ),
         )
-        add_to_server(ParameterServerServicer(backend), server)
-        add_experience_to_server(ExperienceServicer(backend, experience), server)
+        add_service(server, ParameterServerServicer(backend))
+        add_service(server, ExperienceServicer(backend, experience))
         if publisher is not None:
-            add_publisher_to_server(PublisherServicer(publisher), server)
-        add_group_to_server(GroupServicer(backend), server)
+            add_service(server, PublisherServicer(publisher))
+        add_service(server, GroupServicer(backend))
         if propose is not None:
-            add_spaces_to_server(propose, server)
-        _add_tutorial(server, backend)
-        _add_metrics(server, backend.metrics())
+            add_service(server, make_spaces_servicer(propose))
+        add_service(server, TutorialServicer(backend))
+        if not isinstance(backend.metrics(), NullMetrics):
+            add_metrics_servicer(server, backend.metrics())
         add_health(server)
         return server, bind(server, address, security)
 
@@ -390,20 +390,7 @@ class BridgeControl:
             maximum_concurrent_rpcs=_MAX_WAITING_CALLS,
             interceptors=make_interceptors(security, _MAX_WAITING_CALLS),
         )
-        add_spaces_to_server(propose, server)
+        add_service(server, make_spaces_servicer(propose))
         add_health(server)
         server.add_generic_rpc_handlers((WaitingHandler(text),))
         return server, bind(server, address, security)
-
-
-def _add_tutorial(server: grpc.Server, backend: ParameterServerBackend) -> None:
-    # Only imported here: see the docstring of `tutorial_servicer`.
-    from relaax_like.bridge import bridge_pb2_grpc
-    from relaax_like.bridge.tutorial_servicer import TutorialServicer
-
-    bridge_pb2_grpc.add_ParameterServerServicer_to_server(TutorialServicer(backend), server)
-
-
-def _add_metrics(server: grpc.Server, metrics: Metrics) -> None:
-    if not isinstance(metrics, NullMetrics):
-        add_metrics_servicer(server, metrics)

@@ -3,13 +3,13 @@
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import ClassVar
 
 import grpc
 
 from relaax_like.bridge import chunks, errors, frames, messages
 from relaax_like.bridge.collecting import FORMAT
 from relaax_like.bridge.receive_budget import ReceiveBudget
-from relaax_like.bridge.serving import add_service
 from relaax_like.core.episode_reports import read_reports
 from relaax_like.core.message_fields import to_record
 from relaax_like.core.records import Experience, Reply, StreamProgress
@@ -35,6 +35,9 @@ class ExperienceServicer:
       sink: receives experience; with several tasks, task -> sink; None: this run does not learn in
         this process.
     """
+
+    service = frames.EXPERIENCE
+    readers: ClassVar = {"Collect": frames.to_experience_request}
 
     def __init__(
         self,
@@ -273,8 +276,3 @@ def read_experience(
         is_leaving=header.leaves,
         is_urgent=header.urgent,
     )
-
-
-def add_experience_to_server(servicer: ExperienceServicer, server: grpc.Server) -> None:
-    """Adds the service; its streams receive and send chunks without conversion."""
-    add_service(server, frames.EXPERIENCE, servicer, Collect=frames.to_experience_request)

@@ -1,7 +1,8 @@
 """The `relaax.v1.LearnerGroup` service and its client: learners that make each update together."""
 
+import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import grpc
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from relaax_like.bridge import chunks, errors, frames
 from relaax_like.bridge.messages import name_outcome, number_outcome
 from relaax_like.bridge.receive_budget import ReceiveBudget
-from relaax_like.bridge.serving import GrpcCall, add_service
+from relaax_like.bridge.serving import GrpcCall
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.message_fields import to_message, to_record
 from relaax_like.core.records import (
@@ -44,6 +45,16 @@ class GroupServicer:
     Args:
       backend: the parameter server.
     """
+
+    service = _SERVICE
+    readers: ClassVar = {
+        "Join": functools.partial(
+            frames.to_part,
+            kind=group_pb2.GroupPart,
+            max_header_bytes=_MAX_HEADER_BYTES,
+            max_fields=_MAX_FIELDS,
+        )
+    }
 
     def __init__(self, backend: ParameterServerBackend):
         self._backend = backend
@@ -113,15 +124,6 @@ class GroupServicer:
         )
 
 
-def add_to_server(servicer: GroupServicer, server: grpc.Server) -> None:
-    """Adds the service; chunks are neither packed nor parsed by protobuf."""
-
-    def read(data: bytes) -> Any:
-        return frames.to_part(data, group_pb2.GroupPart, _MAX_HEADER_BYTES, _MAX_FIELDS)
-
-    add_service(server, _SERVICE, servicer, Join=read)
-
-
 class GroupStream(GroupConnection):
     """One learner's connection to the group at a parameter server.
 
@@ -146,10 +148,9 @@ class GroupStream(GroupConnection):
     def __init__(self, channel: grpc.Channel, address: str, manifest: Manifest, learner: str):
         self._address = address
         self._manifest = manifest
-
-        def read(data: bytes) -> Any:
-            return frames.to_part(data, group_pb2.GroupAnswerPart, _MAX_HEADER_BYTES)
-
+        read = functools.partial(
+            frames.to_part, kind=group_pb2.GroupAnswerPart, max_header_bytes=_MAX_HEADER_BYTES
+        )
         self._call = GrpcCall(channel, _SERVICE, "Join", read, address)
         self._put(
             group_pb2.GroupRequest(format=FORMAT, learner=learner, fingerprint=manifest.fingerprint)

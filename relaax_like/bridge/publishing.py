@@ -3,8 +3,9 @@
 The learner is in a process of its own (learner.placement: standalone).
 """
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import grpc
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from relaax_like.bridge import chunks, errors, frames
 from relaax_like.bridge.messages import name_outcome, number_outcome
 from relaax_like.bridge.receive_budget import ReceiveBudget
-from relaax_like.bridge.serving import add_service, open_method
+from relaax_like.bridge.serving import open_method
 from relaax_like.core.episode_reports import read_reports, write_reports
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.message_fields import to_message, to_record
@@ -83,6 +84,11 @@ class PublisherServicer:
     Args:
       backend: the parameter server.
     """
+
+    service = _SERVICE
+    readers: ClassVar = {
+        "Publish": functools.partial(frames.to_part, kind=publisher_pb2.PublishPart)
+    }
 
     def __init__(self, backend: LeasingBackend):
         self._backend = backend
@@ -166,15 +172,6 @@ class PublisherServicer:
         )
 
 
-def add_to_server(servicer: PublisherServicer, server: grpc.Server) -> None:
-    """Adds the service; chunks are neither packed nor parsed by protobuf."""
-
-    def read(data: bytes) -> Any:
-        return frames.to_part(data, publisher_pb2.PublishPart)
-
-    add_service(server, _SERVICE, servicer, Publish=read)
-
-
 class PublisherStub:
     """Makes the calls of a learner to the parameter server; agents only call `find_learner`.
 
@@ -190,10 +187,7 @@ class PublisherStub:
     """
 
     def __init__(self, channel: grpc.Channel, address: str):
-
-        def read(data: bytes) -> Any:
-            return frames.to_part(data, publisher_pb2.LeasePart)
-
+        read = functools.partial(frames.to_part, kind=publisher_pb2.LeasePart)
         self._address = address
         self._acquire = open_method(channel, _SERVICE, "Acquire", read)
         self._renew = open_method(channel, _SERVICE, "Renew")

@@ -9,7 +9,6 @@ import grpc
 from relaax_like.bridge import frames, messages
 from relaax_like.bridge.in_process import push_pull
 from relaax_like.bridge.receive_budget import ReceiveBudget, SlowError
-from relaax_like.bridge.serving import add_service
 from relaax_like.bridge.shared_memory import SharedVectors, UnusableError
 from relaax_like.bridge.shared_memory_lane import Part
 from relaax_like.core.manifest import Manifest, manifest_to_message
@@ -41,10 +40,16 @@ class ParameterServerServicer:
       manifest: of the run.
     """
 
+    service = frames.PARAMETER_SERVER
+
     def __init__(self, backend: ParameterServerBackend):
         self.manifest = backend.manifest
         self._backend = backend
         self._manifest_message = manifest_to_message(backend.manifest)
+        read = functools.partial(
+            frames.to_push_pull_request, max_header_bytes=_max_header_bytes(backend.manifest)
+        )
+        self.readers = {"PushPull": read, "PushPullWhole": read}
         self._receiving = ReceiveBudget(
             max(_RECEIVING_BYTES, _RECEIVING_PUSHES * backend.manifest.gradient_bytes)
         )
@@ -170,17 +175,3 @@ def _max_header_bytes(manifest: Manifest) -> int:
         segment.num_bytes for found in manifest.statistics.values() for segment in found
     )
     return frames.MAX_HEADER_BYTES + statistics
-
-
-def add_to_server(servicer: ParameterServerServicer, server: grpc.Server) -> None:
-    """Adds the service; its streams receive and send chunks without conversion."""
-    read_request = functools.partial(
-        frames.to_push_pull_request, max_header_bytes=_max_header_bytes(servicer.manifest)
-    )
-    add_service(
-        server,
-        frames.PARAMETER_SERVER,
-        servicer,
-        PushPull=read_request,
-        PushPullWhole=read_request,
-    )

@@ -6,7 +6,7 @@ Methods raise our exceptions, and send chunks without conversion.
 import functools
 import inspect
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import grpc
@@ -22,17 +22,17 @@ from relaax_like.bridge.malformed import HANDLER_MAKERS
 Read = Callable[[bytes], Any]
 
 
-def add_service(
-    server: grpc.Server, service: ServiceDescriptor, servicer: object, **readers: Read
-) -> None:
+def add_service(server: grpc.Server, servicer: Any) -> None:
     """Adds a service to a server.
 
     Args:
       server: not started yet.
-      service: its description.
-      servicer: has its methods; for exceptions that they raise, see `answering`.
-      readers: method -> what parses its requests, for those that are not parsed by protobuf alone.
+      servicer: has the service's methods; for exceptions that they raise, see `answering`. Its
+        `service` is the description of the service. If some requests are not parsed by protobuf
+        alone, `readers` has their methods, and what parses them.
     """
+    service: ServiceDescriptor = servicer.service
+    readers: Mapping[str, Read] = getattr(servicer, "readers", {})
     handlers = {}
     for method in service.methods:
         make = HANDLER_MAKERS[method.client_streaming, method.server_streaming]

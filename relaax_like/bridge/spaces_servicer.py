@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
 from relaax_like.bridge import errors
-from relaax_like.bridge.serving import add_service, open_method
+from relaax_like.bridge.serving import open_method
 from relaax_like.v1 import spaces_pb2
 from relaax_like.wire.errors import ServerUnavailableError
 from relaax_like.wire.spaces import RunSpaces, message_to_run_spaces, run_spaces_to_message
@@ -18,19 +18,18 @@ _SERVICE = spaces_pb2.DESCRIPTOR.services_by_name["RunSpaces"]
 Propose = Callable[[RunSpaces | None], RunSpaces | None]
 
 
-def add_spaces_to_server(propose: Propose, server: grpc.Server) -> None:
-    """Adds the service.
+def make_spaces_servicer(propose: Propose) -> Any:
+    """Returns a servicer, see `add_service`.
 
     Args:
       propose: receives proposals, see `Propose`; raises InvalidInputError for spaces that cannot be
         used, and ServerUnavailableError if they cannot be stored.
-      server: not started yet.
     """
 
     def answer(request: spaces_pb2.Spaces, context: grpc.ServicerContext) -> spaces_pb2.Spaces:
         return _to_message(propose(_read(request)))
 
-    add_service(server, _SERVICE, SimpleNamespace(Propose=answer))
+    return SimpleNamespace(service=_SERVICE, Propose=answer)
 
 
 def _to_message(spaces: RunSpaces | None) -> spaces_pb2.Spaces:

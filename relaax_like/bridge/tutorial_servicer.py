@@ -11,9 +11,8 @@ from collections.abc import Iterator
 import grpc
 import numpy as np
 
-from relaax_like.bridge import bridge_pb2, bridge_pb2_grpc
+from relaax_like.bridge import bridge_pb2
 from relaax_like.bridge.servicer import remaining_sec
-from relaax_like.bridge.serving import answering
 from relaax_like.core.manifest import Manifest
 from relaax_like.core.records import Push
 from relaax_like.core.roles import ParameterServerBackend
@@ -21,17 +20,18 @@ from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import message_to_ndarray, ndarray_to_message
 
 
-class TutorialServicer(bridge_pb2_grpc.ParameterServerServicer):
+class TutorialServicer:
     """Serves `/ParameterServer/...` from the same backend as our own protocol.
 
     Args:
       backend: the parameter server.
     """
 
+    service = bridge_pb2.DESCRIPTOR.services_by_name["ParameterServer"]
+
     def __init__(self, backend: ParameterServerBackend):
         self._backend = backend
 
-    @answering
     def IncrementGlobalT(
         self, request: bridge_pb2.NullMessage, context: grpc.ServicerContext
     ) -> bridge_pb2.Step:
@@ -40,7 +40,6 @@ class TutorialServicer(bridge_pb2_grpc.ParameterServerServicer):
         reply = self._backend.push(push, remaining_sec(context))
         return bridge_pb2.Step(n=reply.global_t)
 
-    @answering
     def ApplyGradients(
         self, request_iterator: Iterator[bridge_pb2.NdArray], context: grpc.ServicerContext
     ) -> bridge_pb2.NullMessage:
@@ -56,7 +55,6 @@ class TutorialServicer(bridge_pb2_grpc.ParameterServerServicer):
         )
         return bridge_pb2.NullMessage()
 
-    @answering
     def GetValues(
         self, request: bridge_pb2.NullMessage, context: grpc.ServicerContext
     ) -> Iterator[bridge_pb2.NdArray]:
@@ -68,7 +66,6 @@ class TutorialServicer(bridge_pb2_grpc.ParameterServerServicer):
         for array in manifest.unpack(trainable, gradient=True):
             yield ndarray_to_message(array, bridge_pb2.NdArray)
 
-    @answering
     def StoreScalarMetric(
         self, request: bridge_pb2.ScalarMetric, context: grpc.ServicerContext
     ) -> bridge_pb2.NullMessage:

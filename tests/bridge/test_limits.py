@@ -11,7 +11,8 @@ from support.cluster import wait_until
 from support.proxy import Proxy
 
 from relaax_like.bridge.channel import make_interceptors
-from relaax_like.bridge.servicer import ParameterServerServicer, add_to_server
+from relaax_like.bridge.servicer import ParameterServerServicer
+from relaax_like.bridge.serving import add_service
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
@@ -27,7 +28,7 @@ def port(backend: ParameterServer) -> Iterator[int]:
         maximum_concurrent_rpcs=MAX_CALLS,
         interceptors=make_interceptors(None, MAX_CALLS),
     )
-    add_to_server(ParameterServerServicer(backend), server)
+    add_service(server, ParameterServerServicer(backend))
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     yield port

@@ -13,6 +13,8 @@ from relaax_like.wire.errors import InvalidInputError, LeasedError
 
 
 class Servicer(pb_grpc.ParameterServerServicer):
+    service = frames.PARAMETER_SERVER
+
     def Save(self, request, context):
         raise LeasedError("not here")
 
@@ -27,7 +29,7 @@ class Servicer(pb_grpc.ParameterServerServicer):
 @pytest.fixture
 def call():
     server = grpc.server(futures.ThreadPoolExecutor(2))
-    add_service(server, frames.PARAMETER_SERVER, Servicer())
+    add_service(server, Servicer())
     port = server.add_insecure_port("localhost:0")
     server.start()
     with grpc.insecure_channel(f"localhost:{port}") as channel:
