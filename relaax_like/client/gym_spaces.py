@@ -30,8 +30,8 @@ class Leaf:
     gym_space: gym.Space
 
 
-class SpaceCodec:
-    """Converts values of a Gymnasium space to what `RlxClient` takes, and back.
+class GymValues(SpaceValues):
+    """Values of a Gymnasium space: nested as the space is, actions clipped to its bounds.
 
     float64 becomes float32 on the wire, which is what networks compute with; images stay uint8.
 
@@ -40,26 +40,27 @@ class SpaceCodec:
       space: a bare `Space` for a plain space, otherwise a dict name -> `Space`.
     """
 
-    def __init__(self, space: gym.Space, name: str = "space") -> None:
+    def __init__(self, space: gym.Space, name: str) -> None:
         """Takes any nesting of Dict and Tuple over Box, Discrete, MultiDiscrete and MultiBinary.
 
         Args:
           space: the space.
-          name: of the space, for errors.
+          name: "observation" or "action".
 
         Raises:
           ConfigError: another kind of space, or one without leaves.
           InvalidInputError: a leaf that the protocol does not allow, such as a Box of longdouble;
             or two leaves with the same name on the wire; see `name_leaves`.
         """
-        self.leaves = _flatten(space, name)
+        where = f"{name}_space"
+        self.leaves = _flatten(space, where)
         if not self.leaves:
-            raise ConfigError(f"{name}: {space!s:.200} has no leaves, expected at least one leaf")
+            raise ConfigError(f"{where}: {space!s:.200} has no leaves, expected at least one leaf")
         self._gym_space = space
-        self._bare = not self.leaves[0].path
-        self.space: UserSpace = (
-            self.leaves[0].space if self._bare else {leaf.name: leaf.space for leaf in self.leaves}
-        )
+        self.space: UserSpace = {leaf.name: leaf.space for leaf in self.leaves}
+        if not self.leaves[0].path:
+            self.space = self.leaves[0].space
+        super().__init__(self.space, name)
 
     def empty(self, slots: int) -> Values:
         """Makes arrays `[slots, ...]` whose content is undefined."""
@@ -67,7 +68,7 @@ class SpaceCodec:
             leaf.name: np.empty((slots, *leaf.space.shape), DTYPES[leaf.space.dtype])
             for leaf in self.leaves
         }
-        return next(iter(arrays.values())) if self._bare else arrays
+        return next(iter(arrays.values())) if self.bare else arrays
 
     def write_row(self, into: Values, slot: int, value: Any) -> None:
         """Casts one environment's nested value, and writes it into row `slot`.
@@ -105,25 +106,25 @@ class SpaceCodec:
             leaf.name: self._pack_leaf(leaf, _read_leaf(batch, leaf), chosen)
             for leaf in self.leaves
         }
-        return next(iter(arrays.values())) if self._bare else arrays
+        return next(iter(arrays.values())) if self.bare else arrays
 
     def unpack(self, values: Values) -> Any:
         """Converts `[k, ...]` values to a nested batch, clipped to the boxes' bounds."""
-        if isinstance(values, np.ndarray):
-            return _clip(self.leaves[0], values)
-        return _nest(
-            self._gym_space, iter([_clip(leaf, values[leaf.name]) for leaf in self.leaves])
-        )
+        return _nest(self._gym_space, iter(self._clip(values)))
 
     def unpack_rows(self, values: Values) -> list[Any]:
         """Converts `[k, ...]` values to k nested values, clipped to the boxes' bounds."""
-        if isinstance(values, np.ndarray):
-            return list(_clip(self.leaves[0], values))
-        columns = [_clip(leaf, values[leaf.name]) for leaf in self.leaves]
+        columns = self._clip(values)
+        if self.bare:
+            return list(columns[0])
         return [
             _nest(self._gym_space, iter([column[slot] for column in columns]))
             for slot in range(len(columns[0]))
         ]
+
+    def _clip(self, values: Values) -> list[np.ndarray]:
+        arrays = [values] if isinstance(values, np.ndarray) else values.values()
+        return list(map(_clip, self.leaves, arrays))
 
     def _pack_leaf(self, leaf: Leaf, array: np.ndarray, chosen: np.ndarray | None) -> np.ndarray:
         if array.dtype.kind not in "biuf":
@@ -131,16 +132,6 @@ class SpaceCodec:
         if array.dtype == DTYPES[leaf.space.dtype]:
             return array.copy()
         return _cast(array, leaf, None, chosen)
-
-
-class GymValues(SpaceValues):
-    """Values of a Gymnasium space: nested as the space is, actions clipped to its bounds."""
-
-    def __init__(self, space: gym.Space, name: str) -> None:
-        """Takes a space; the arguments are those of `SpaceValues`, the errors of `SpaceCodec`."""
-        self._gym_space = space
-        self._codec = SpaceCodec(space, f"{name}_space")
-        super().__init__(self._codec.space, name)
 
     def to_leaves(
         self, values: Any, slots: int | None, field: str, chosen: np.ndarray | None = None
@@ -159,7 +150,7 @@ class GymValues(SpaceValues):
 
     def from_leaves(self, leaves: Mapping[str, np.ndarray]) -> Any:
         """See `SpaceValues`; returns a nested batch."""
-        return self._codec.unpack(super().from_leaves(leaves))
+        return self.unpack(super().from_leaves(leaves))
 
     def first_row(self, values: Any) -> Any:
         """See `SpaceValues`; takes a nested batch."""
@@ -167,7 +158,7 @@ class GymValues(SpaceValues):
 
     def sample(self, slots: int, rng: np.random.Generator) -> Any:
         """See `SpaceValues`; returns a nested batch."""
-        return self._codec.unpack(super().sample(slots, rng))
+        return self.unpack(super().sample(slots, rng))
 
     def _flatten(self, values: Any, field: str) -> Any:
         """Returns a bare value, or leaf name -> value, with any leading axes.
@@ -176,7 +167,7 @@ class GymValues(SpaceValues):
           InvalidInputError: a leaf is missing.
         """
         leaves = {}
-        for leaf in self._codec.leaves:
+        for leaf in self.leaves:
             try:
                 leaves[leaf.name] = _get(values, leaf.path)
             except (KeyError, IndexError, TypeError):

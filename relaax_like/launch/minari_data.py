@@ -164,9 +164,9 @@ def _warn_of_jpeg(source: str, data_set: Any) -> None:
     """Logs a warning if the observations have images that were compressed with losses."""
     from minari.dataset.minari_storage import is_image_space
 
-    from relaax_like.client.gym_spaces import SpaceCodec
+    from relaax_like.client.gym_spaces import GymValues
 
-    leaves = SpaceCodec(data_set.observation_space, "observation_space").leaves
+    leaves = GymValues(data_set.observation_space, "observation").leaves
     if data_set.storage.jpeg_encoding and any(is_image_space(leaf.gym_space) for leaf in leaves):
         logger.warning(
             "%s: its images were stored as JPEG, so they differ from those that the environment "
