@@ -184,7 +184,7 @@ class Subject:
         starts = np.stack([agents, np.zeros_like(agents), np.zeros_like(agents)], 1)
         table = make_table(plan, model, {}, number, 0)
         table.insert(replace(rollout, starts=starts))
-        minibatches = table.sample(plan.updates_at_once, timeout_sec=0.0)
+        minibatches = table.sample(plan.updates_at_once)
         assert minibatches is not None, "there are enough steps"
         return ReplayIteration(minibatches, number, (1,), 0.0)
 

@@ -41,7 +41,6 @@ from relaax_like.wire.errors import (
     CollectorFullError,
     ConfigError,
     InvalidInputError,
-    ReplayClosedError,
 )
 
 logger = logging.getLogger(__name__)
@@ -235,7 +234,7 @@ class Replayed(AgentSource):
             self._tickets, self._steps, self._must_count = [], 0, False
         minibatches = None
         if self._table.can_sample(self._updates):
-            minibatches = self._table.sample(self._updates, timeout_sec=0.0)
+            minibatches = self._table.sample(self._updates)
         if minibatches is None:
             return ReplayIteration(None, steps, tickets, None)
         with self._changed:
@@ -298,11 +297,10 @@ class Replayed(AgentSource):
         super().set_state(state)
 
     def close(self) -> None:
-        """Stops accepting rollouts, and closes the table and the log."""
+        """Stops accepting rollouts, and closes the log."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
-        self._table.close()
         if self._log is not None:
             with self.tally.lock:
                 self._log.close(self._table.get_priorities())
@@ -321,14 +319,17 @@ class Replayed(AgentSource):
             moments[name] = moments[name].merge(one) if name in moments else one
         return moments
 
+    def _require_open(self) -> None:
+        if self._closed:
+            raise CollectorFullError("the replay table is closed and takes no more steps")
+
     def _require_room(self, steps: int, is_urgent: bool) -> None:
         """Checks that the table accepts `steps` steps now.
 
         Raises:
           CollectorFullError: the learner is behind, or the source is closed.
         """
-        if self._closed:
-            raise CollectorFullError("the replay table is closed and takes no more steps")
+        self._require_open()
         if not is_urgent and not self._table.can_insert(steps):
             raise CollectorFullError("the learner is behind; agents wait until it has caught up")
 
@@ -346,7 +347,7 @@ class Replayed(AgentSource):
         assert self._log is not None
         try:
             for handled in self._handle(self.conform(rollout)):
-                self._table.insert(handled, slip=True)
+                self._table.insert(handled)
                 if not is_seen:
                     self._note_seen(handled)
         except InvalidInputError as error:
@@ -366,13 +367,9 @@ class Replayed(AgentSource):
                     self._table.validate(one)
         steps = 0
         for one in handled:
-            try:
-                inserted = self._table.insert(one, slip=True)
-            except ReplayClosedError as error:
-                raise CollectorFullError(str(error)) from None
-            assert inserted is not None, "with slip nothing waits"
-            steps += inserted.steps
             with self._changed:
+                self._require_open()
+                steps += self._table.insert(one).steps
                 self._note_seen(one)
         with self._changed:
             self._number += 1

@@ -202,12 +202,10 @@ class Storage:
           InvalidInputError: the segment is empty, or does not fit the spec, the history, the
             capacity or `max_streams`, or two slots have the same number; nothing was changed.
         """
-        next_alive, valid, differs, steps, finals, upper = self._validate(rollout)
+        next_alive, valid, differs, steps, finals, upper = self.validate(rollout)
         length, width = next_alive.shape
         closes = rollout.starts is None
-        num_history = self._reach if rollout.history else 0
-        removed = self._make_room(upper)
-        first_id = self.next_id
+        removed, first_id = self._make_room(upper), self.next_id
         added: list[np.ndarray] = []
         if rollout.starts is None:
             starts = np.zeros((width, 3), np.int64)
@@ -223,6 +221,7 @@ class Storage:
         )
         if num_closing:
             added.append(self._close(closing[:num_closing]))
+        num_history = self._reach if rollout.history else 0
         rows = steps + finals + width * num_history
         sources = np.empty((rows, 2), np.int64)
         complete = np.empty(length * width + width * pending.shape[1], np.int64)
@@ -240,14 +239,6 @@ class Storage:
         added.append(complete[:found])
         items = added[0] if len(added) == 1 else np.concatenate(added)
         return Change(first_id, self.next_id, steps, items, removed)
-
-    def validate(self, rollout: Rollout) -> None:
-        """Checks that `insert` would accept a segment.
-
-        Raises:
-          InvalidInputError: see `insert`.
-        """
-        self._validate(rollout)
 
     def close_streams(self, agents: Sequence[int]) -> Change:
         """Ends the chains of slots that send nothing more, as at a gap; unknown ones are ignored.
@@ -397,15 +388,18 @@ class Storage:
         others = ("rewards", "log_prob", "links")
         return [*columns, *((name, getattr(self, name)) for name in others)]
 
-    def _validate(
+    def validate(
         self, rollout: Rollout
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int, int]:
-        """Checks a segment, and counts the rows that it needs; raises the same as `validate`.
+        """Checks that `insert` would accept a segment, and counts the rows that it needs.
 
         Returns:
           `next_alive` float32, `valid` bool, and where the next row does not follow, bool, each
           `[T, k]`; numbers of rows that are steps, of observations that nothing follows, and the
           largest number of rows that the segment can take.
+
+        Raises:
+          InvalidInputError: see `insert`.
         """
         self.spec.validate(rollout)
         self._validate_history(rollout)

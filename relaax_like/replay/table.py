@@ -2,8 +2,7 @@
 
 import copy
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from relaax_like.replay.items import Items, Minibatches
 from relaax_like.replay.rate_limiter import RateLimiter
 from relaax_like.replay.selectors import Prioritized, Selector
 from relaax_like.replay.storage import Change, Storage
-from relaax_like.wire.errors import InvalidInputError, ReplayClosedError
+from relaax_like.wire.errors import InvalidInputError
 
 # Settings that choose a part of the table; the limiter has none.
 _HINTS = {
@@ -62,12 +61,13 @@ class Table:
         batch = table.sample()                       # the learner's
         table.update_priorities(batch.ids, errors)
 
-    With a limiter, either insertions or samples wait, never both: sampling waits until enough steps
-    were inserted and items are complete; inserting waits while the learner is behind, but not while
-    there is nothing to sample.
+    Nothing waits here: with a limiter, `can_insert` and `can_sample` say who should, either those
+    who insert, or those who sample, never both. Sampling is possible once enough steps were
+    inserted and an item is complete; inserting, unless the learner is behind and has something to
+    sample.
 
     Everything is in memory, and lost with the process; `learn.replay_log` keeps rollouts on disk.
-    Thread-safe: all calls are made under one lock, which is released while a call waits.
+    Thread-safe: all calls are made under one lock.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class Table:
           items: what minibatches consist of.
           selector: chooses the items of each minibatch; belongs to the table.
           batch_size: number of items in a minibatch (B), 1 or more.
-          limiter: keeps the updates per step in a range; belongs to the table; None: insertions
-            never wait, and sampling waits only while the selector has too few items.
+          limiter: keeps the updates per step in a range; belongs to the table; None: minibatches
+            can be sampled as soon as there is an item.
           seed: of the random generator.
 
         Raises:
@@ -105,8 +105,7 @@ class Table:
         storage.start(items.rule)
         selector.start(storage.capacity)
         # Guards all that follows, and what is above.
-        self._changed = threading.Condition()
-        self._closed = False
+        self._lock = threading.RLock()
         self._num_items = 0
         self._steps = 0
         self._minibatches = 0
@@ -116,7 +115,7 @@ class Table:
     @property
     def counts(self) -> TableCounts:
         """Counts at this moment."""
-        with self._changed:
+        with self._lock:
             return TableCounts(
                 rows=self._storage.num_rows,
                 items=self._num_items,
@@ -130,38 +129,24 @@ class Table:
     @property
     def rows(self) -> tuple[int, int]:
         """Ids of the oldest row and of the row that is inserted next; no id is used twice."""
-        with self._changed:
+        with self._lock:
             return self._storage.oldest_id, self._storage.next_id
 
-    def insert(
-        self, rollout: Rollout, *, timeout_sec: float | None = None, slip: bool = False
-    ) -> Change | None:
-        """Adds the steps of a segment, `[T, k]`; its arrays are copied.
+    def insert(self, rollout: Rollout) -> Change:
+        """Adds the steps of a segment, `[T, k]`, whether or not `can_insert`; copies its arrays.
 
         Args:
           rollout: the segment; its holes are not stored.
-          timeout_sec: how long to wait for the limiter; None: without a limit; 0: not at all.
-          slip: whether to insert at once even if the limiter does not allow it; the deficit then
-            leaves its range.
 
         Returns:
-          What was inserted; None: the limiter did not allow it in time, and nothing was changed.
+          What was inserted, completed and evicted.
 
         Raises:
           InvalidInputError: the segment does not fit the storage (see `Storage.insert`), or has
             more steps than the limiter was made for; nothing was changed.
-          ReplayClosedError: the table is closed; nothing was changed.
         """
-        steps = rollout.env_steps
-        with self._changed:
-            self._validate_segment(steps)
-            is_ready = slip or self._can_insert(steps)
-            if not is_ready and not self._wait(lambda: self._can_insert(steps), timeout_sec):
-                return None
-            if self._closed:
-                raise ReplayClosedError(
-                    "the replay table is closed and takes no more steps; create a new one"
-                )
+        with self._lock:
+            self._validate_segment(rollout.env_steps)
             change = self._storage.insert(rollout)
             self._apply(change)
             return change
@@ -172,27 +157,22 @@ class Table:
         Raises:
           InvalidInputError: see `insert`.
         """
-        with self._changed:
+        with self._lock:
             self._validate_segment(rollout.env_steps)
             self._storage.validate(rollout)
 
-    def sample(
-        self, minibatches: int = 1, *, timeout_sec: float | None = None
-    ) -> Minibatches | None:
+    def sample(self, minibatches: int = 1) -> Minibatches | None:
         """Returns U minibatches of B items; see `TransitionBatch` and `SequenceBatch`.
 
         Args:
           minibatches: number of minibatches (U).
-          timeout_sec: how long to wait for the limiter, and for items; None: without a limit; 0:
-            not at all.
 
         Returns:
-          The minibatches, whose arrays are copies; None: too few could be drawn in time.
+          The minibatches, whose arrays are copies; None: so many are not due, or there is no item.
 
         Raises:
           InvalidInputError: `minibatches` is below 1, or the limiter was made for fewer.
           ConfigError: `compute_rewards` of `Hindsight` did not return two arrays `[N]`.
-          ReplayClosedError: the table is closed, and so many minibatches can no longer be drawn.
           Exception: an error of `compute_rewards`.
         """
         limiter = self._limiter
@@ -207,32 +187,25 @@ class Table:
                 f"replay: {minibatches} minibatches requested, expected {expected}",
                 "minibatches",
             )
-        with self._changed:
+        with self._lock:
             if not self._can_sample(minibatches):
-                if not self._wait(lambda: self._can_sample(minibatches), timeout_sec):
-                    return None
-                if not self._can_sample(minibatches):
-                    raise ReplayClosedError(
-                        f"the replay table is closed, and {minibatches} minibatch(es) can no "
-                        "longer be drawn; stop the learner"
-                    )
+                return None
             ids, weights = self._selector.draw(
                 minibatches, self._size, self._random, self._minibatches
             )
             if limiter:
                 limiter.note_sample(minibatches)
             self._minibatches += minibatches
-            self._changed.notify_all()
             return self._items.gather(self._storage, ids, weights, self._random)
 
     def can_insert(self, steps: int) -> bool:
-        """Returns whether the limiter would let a segment of `steps` steps be inserted at once."""
-        with self._changed:
+        """Returns whether the limiter lets a segment of `steps` steps be inserted now."""
+        with self._lock:
             return self._can_insert(steps)
 
     def can_sample(self, minibatches: int = 1) -> bool:
-        """Returns whether `minibatches` minibatches would be returned at once."""
-        with self._changed:
+        """Returns whether `minibatches` minibatches would be returned now."""
+        with self._lock:
             return self._can_sample(minibatches)
 
     def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> int:
@@ -257,7 +230,7 @@ class Table:
                 "errors",
             )
         flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
-        with self._changed:
+        with self._lock:
             dropped = self._selector.update(flat, np.asarray(errors, np.float64).reshape(-1))
             self._dropped += dropped
             return dropped
@@ -269,23 +242,13 @@ class Table:
           agents: numbers of the slots, the first column of `Rollout.starts`; unknown ones are
             ignored.
         """
-        with self._changed:
+        with self._lock:
             self._apply(self._storage.close_streams(agents))
-
-    def close(self) -> None:
-        """Stops accepting steps, and wakes all callers that wait. Idempotent.
-
-        Minibatches that are due can still be sampled; without a limiter, as long as the selector
-        has enough items.
-        """
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
         """Returns a context manager that blocks all other threads' calls within the block."""
-        with self._changed:
+        with self._lock:
             yield
 
     def get_state(self) -> dict[str, Any]:
@@ -293,7 +256,7 @@ class Table:
 
         Arrays can be views of the table's: write or copy them while it is `frozen`.
         """
-        with self._changed:
+        with self._lock:
             return {
                 "kinds": self._name_parts(),
                 "storage": self._storage.get_state(),
@@ -320,7 +283,7 @@ class Table:
             limiter, or with another storage (see `Storage.set_state`), and the error names the
             first difference; or the state is incomplete or damaged. The table stays empty.
         """
-        with self._changed:
+        with self._lock:
             kinds = state.get("kinds")
             kinds = kinds if isinstance(kinds, Mapping) else {}
             for part, name in self._name_parts().items():
@@ -347,7 +310,6 @@ class Table:
                     "from another state, or start with an empty table",
                     "table",
                 ) from error
-            self._changed.notify_all()
 
     def _set_parts(self, state: Mapping[str, Any]) -> None:
         self._storage.set_state(state["storage"])
@@ -371,12 +333,11 @@ class Table:
           steps: environment steps that were inserted in the whole run.
           minibatches: number of minibatches that were drawn in the whole run.
         """
-        with self._changed:
+        with self._lock:
             self._steps, self._minibatches = steps, minibatches
             if self._limiter:
                 self._limiter.set_counts(steps, minibatches)
             self._random = np.random.Generator(np.random.PCG64([self._seed, minibatches]))
-            self._changed.notify_all()
 
     def get_priorities(self) -> dict[str, np.ndarray]:
         """Returns the priorities of all items, each identified by its first step.
@@ -387,7 +348,7 @@ class Table:
         """
         if not isinstance(self._selector, Prioritized):
             return {}
-        with self._changed:
+        with self._lock:
             ids, priorities = self._selector.get_priorities()
             keys = self._storage.keys[ids % self._storage.capacity]
         return {"keys": keys, "priorities": priorities}
@@ -400,7 +361,7 @@ class Table:
         """
         if not saved or not isinstance(self._selector, Prioritized):
             return 0
-        with self._changed:
+        with self._lock:
             ids, _ = self._selector.get_priorities()
             mine = _join_keys(self._storage.keys[ids % self._storage.capacity])
             theirs = _join_keys(np.asarray(saved["keys"], np.int64))
@@ -433,16 +394,6 @@ class Table:
         limiter = self._limiter
         return self._num_items > 0 and (limiter is None or limiter.can_sample(minibatches))
 
-    def _wait(self, is_ready: Callable[[], bool], timeout_sec: float | None) -> bool:
-        """Waits; returns False if the time is up. True: it is ready, or the table is closed."""
-        deadline = None if timeout_sec is None else time.monotonic() + timeout_sec
-        while not is_ready() and not self._closed:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
-                return False
-            self._changed.wait(left)
-        return True
-
     def _apply(self, change: Change) -> None:
         """Brings the selector and the counts up to date."""
         if len(change.removed):
@@ -453,7 +404,6 @@ class Table:
         self._steps += change.steps
         if self._limiter:
             self._limiter.note_insert(change.steps)
-        self._changed.notify_all()
 
 
 def _join_keys(keys: np.ndarray) -> np.ndarray:

@@ -98,13 +98,6 @@ class CollectorClosedError(RelaaxError):
     """A collector is closed and takes nothing more. A retry would fail, too."""
 
 
-class ReplayClosedError(RelaaxError):
-    """A replay table is closed: it takes no more steps, or no minibatch is due any more.
-
-    A retry would fail, too.
-    """
-
-
 def describe_exception(error: BaseException) -> str:
     """Returns an exception of a user's code on one line: its type, and its text.
 

@@ -68,7 +68,7 @@ def test_a_state_that_is_taken_while_rows_come_and_go_is_of_one_moment() -> None
     def insert_all() -> None:
         number = 0
         while not stop.is_set():
-            table.insert(make_step(number), slip=True)
+            table.insert(make_step(number))
             number += 1
 
     thread = threading.Thread(target=insert_all)
@@ -139,8 +139,8 @@ def test_replacing_a_state_never_loses_both(
 def test_a_state_is_loaded_whole_or_not_at_all() -> None:
     table, other = make_table(), make_table(capacity=32)
     for number in range(40):
-        table.insert(make_step(number), slip=True)
-        other.insert(make_step(number + 100), slip=True)
+        table.insert(make_step(number))
+        other.insert(make_step(number + 100))
     again = make_table()
     with pytest.raises(InvalidInputError, match="resume with the same settings"):
         again.set_state(other.get_state())

@@ -176,7 +176,7 @@ def test_another_n_step_is_computed_from_the_same_steps_and_other_spaces_are_ref
         source.add(make_step(number), [], origin=origin(number + 1))
     killed = crash(source._log.directory, tmp_path)
     again, _ = open_source(killed, n_step=3)
-    batch = again._table.sample(timeout_sec=0.0)
+    batch = again._table.sample()
     first = batch.observations["observation"][..., 0]
     np.testing.assert_allclose(
         batch.returns[..., 0], first + 0.5 * (first + 1) + 0.25 * (first + 2)

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from support.replay import SPEC, World
 
 from relaax_like.replay import Prioritized, RateLimiter, Storage, Table, Transitions, Uniform
-from relaax_like.wire.errors import InvalidInputError, ReplayClosedError
+from relaax_like.wire.errors import InvalidInputError
 
 
 def test_nothing_is_sampled_before_the_warm_up():
@@ -143,28 +143,21 @@ class Run(RuleBasedStateMachine):
     def insert(self, slot):
         if slot not in self.waiting or self.closed:
             return
-        can = self.table.can_insert(self.waiting[slot].env_steps)
-        inserted = self.table.insert(self.waiting[slot], timeout_sec=0)
-        assert (inserted is not None) == can
-        if can:
-            del self.waiting[slot]
+        if self.table.can_insert(self.waiting[slot].env_steps):
+            self.table.insert(self.waiting.pop(slot))
             self.end_of_budget()
 
     @rule(slot=st.integers(0, 2))
     def slip(self, slot):
         if slot in self.waiting and not self.closed:
-            assert self.table.insert(self.waiting.pop(slot), slip=True) is not None
+            self.table.insert(self.waiting.pop(slot))
             self.end_of_budget()
 
     @rule(fewer=st.integers(0, 3))
     def sample(self, fewer):
         number = max(1, self.minibatches - fewer)
         can = self.table.can_sample(number)
-        if self.closed and not can:
-            with pytest.raises(ReplayClosedError):
-                self.table.sample(number, timeout_sec=0)
-            return
-        batch = self.table.sample(number, timeout_sec=0)
+        batch = self.table.sample(number)
         assert (batch is not None) == can
         if can:
             self.table.update_priorities(batch.ids, batch.returns[..., 0])
@@ -172,14 +165,13 @@ class Run(RuleBasedStateMachine):
     @precondition(lambda self: not self.closed)
     @rule()
     def learner_catches_up(self):
-        while (batch := self.table.sample(self.minibatches, timeout_sec=0)) is not None:
+        while (batch := self.table.sample(self.minibatches)) is not None:
             pass
         assert self.limiter.deficit < self.minibatches or self.table.can_insert(10)
         assert batch is None
 
     def end_of_budget(self):
         if self.table.counts.steps >= self.budget:
-            self.table.close()
             self.closed = True
             self.waiting.clear()
 
@@ -196,13 +188,9 @@ class Run(RuleBasedStateMachine):
         if not hasattr(self, "table"):
             return
         # What is due is taken, then the learner is stopped: it does not wait forever.
-        self.table.close()
         while self.table.can_sample():
-            self.table.sample()
-        with pytest.raises(ReplayClosedError):
-            self.table.sample()
-        with pytest.raises(ReplayClosedError):
-            self.table.insert(self.world.make_segment(1, [0], holes=0))
+            assert self.table.sample() is not None
+        assert self.table.sample() is None
 
 
 TestRun = Run.TestCase

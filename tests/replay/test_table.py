@@ -8,13 +8,13 @@ import dataclasses
 import json
 import re
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from support.replay import HISTORY, SPEC, World
+from support.threads import wait_until
 
 from relaax_like.experience.rollout import (
     Executed,
@@ -34,7 +34,7 @@ from relaax_like.replay import (
 )
 from relaax_like.replay.kernels import KERNELS, load_kernel
 from relaax_like.replay.row_spec import read_available_bytes
-from relaax_like.wire.errors import ConfigError, InvalidInputError, ReplayClosedError
+from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 ITEMS = {
     "transitions": lambda: Transitions(3),
@@ -68,8 +68,8 @@ def play(table, world, steps):
     batches = []
     for _ in range(steps):
         slots = sorted(world.random.choice(4, 2, replace=False).tolist())
-        table.insert(world.make_segment(int(world.random.integers(1, 9)), slots), slip=True)
-        if (batch := table.sample(2, timeout_sec=0)) is not None:
+        table.insert(world.make_segment(int(world.random.integers(1, 9)), slots))
+        if (batch := table.sample(2)) is not None:
             batches.append(batch)
             table.update_priorities(batch.ids, batch.weights * batch.ids % 7)
     return batches
@@ -275,87 +275,31 @@ def test_priorities_change_what_is_drawn():
 # Waiting.
 
 
-def run_in_thread(function):
-    """Starts a thread; returns it and the list that gets its result."""
-    results = []
-
-    def run():
-        try:
-            results.append(function())
-        except ReplayClosedError as error:
-            results.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    return thread, results
-
-
-def test_sampling_waits_for_a_complete_item_and_for_the_warm_up():
-    limiter = RateLimiter(1.0, warm_up_steps=5, max_segment_steps=4)
-    table = make_table(limiter=limiter)
+def test_nothing_is_sampled_before_the_warm_up_and_a_complete_item():
+    table = make_table(limiter=RateLimiter(1.0, warm_up_steps=5, max_segment_steps=4))
     world = World(0)
-    assert table.sample(timeout_sec=0) is None
-    started = time.monotonic()
-    assert table.sample(timeout_sec=0.05) is None
-    assert time.monotonic() - started >= 0.05
-    thread, results = run_in_thread(table.sample)
+    assert table.sample() is None
     table.insert(world.make_segment(4, [0], holes=0))
-    thread.join(0.05)
-    assert not results
+    assert table.sample() is None
     table.insert(world.make_segment(4, [0], holes=0))
-    thread.join(10)
-    assert results[0].ids.shape == (1, 4)
+    assert table.sample().ids.shape == (1, 4)
 
 
-def test_inserting_waits_for_the_learner_but_not_before_there_is_an_item():
+def test_no_insertion_is_due_while_the_learner_is_behind_but_there_is_an_item():
     limiter = RateLimiter(1.0)
     table = Table(Storage(SPEC, 100), Transitions(5), Uniform(), batch_size=1, limiter=limiter)
     world = World(0)
-
-    def make():
-        return world.make_segment(1, [0], ends=0, holes=0)
-
     for _ in range(5):  # the first item is complete with the fifth step
-        assert table.insert(make(), timeout_sec=0)
+        assert table.can_insert(1)
+        table.insert(world.make_segment(1, [0], ends=0, holes=0))
     assert table.counts.deficit == 5.0
-    assert table.insert(make(), timeout_sec=0) is None
-    assert table.counts.steps == 5
-    thread, results = run_in_thread(lambda: table.insert(make()))
-    for _ in range(3):
+    for _ in range(4):
+        assert not table.can_insert(1)
         table.sample()
-        thread.join(0.02)
-        assert not results
-    table.sample()
-    thread.join(10)
-    assert results[0].steps == 1
-    assert table.counts.deficit == 2.0
-    assert table.insert(make(), slip=True) is not None
-    assert table.counts.deficit == 3.0
-
-
-def test_close_wakes_callers_that_wait():
-    table = make_table(limiter=RateLimiter(1.0, max_segment_steps=4))
-    sampling, sampled = run_in_thread(table.sample)
-    table.close()
-    sampling.join(10)
-    assert isinstance(sampled[0], ReplayClosedError)
-    other = make_table(limiter=RateLimiter(4.0, max_segment_steps=4))
-    world = World(0)
-    for _ in range(2):
-        inserting, inserted = run_in_thread(
-            lambda: other.insert(world.make_segment(4, [0], holes=0))
-        )
-        inserting.join(0.1)
-    assert not inserted
-    other.close()
-    inserting.join(10)
-    assert isinstance(inserted[0], ReplayClosedError)
-    # What is due is still there.
-    for _ in range(16):
-        assert other.sample() is not None
-    with pytest.raises(ReplayClosedError):
-        other.sample()
-    other.close()
+    assert table.can_insert(1)
+    for deficit in (2.0, 3.0):
+        table.insert(world.make_segment(1, [0], ends=0, holes=0))
+        assert table.counts.deficit == deficit
 
 
 def test_threads_that_insert_and_sample_leave_whole_items():
@@ -364,15 +308,16 @@ def test_threads_that_insert_and_sample_leave_whole_items():
         capacity=300,
         limiter=RateLimiter(0.5, 20, max_segment_steps=6, max_minibatches=2),
     )
-    errors = []
+    errors, turn = [], threading.Lock()
 
     def insert(slot):
         world = World(slot)
         try:
             for _ in range(60):
-                table.insert(
-                    world.make_segment(6, [slot], history=False, differs=0), timeout_sec=20
-                )
+                segment = world.make_segment(6, [slot], history=False, differs=0)
+                with turn:
+                    wait_until(lambda: table.can_insert(6), "the learner")
+                    table.insert(segment)
         except Exception as error:
             errors.append(error)
 
@@ -381,7 +326,7 @@ def test_threads_that_insert_and_sample_leave_whole_items():
         thread.start()
     batches = 0
     while any(thread.is_alive() for thread in threads):
-        if (batch := table.sample(2, timeout_sec=0.05)) is None:
+        if (batch := table.sample(2)) is None:
             continue
         batches += 2
         vector = batch.observations["vector"][..., 0]

@@ -91,8 +91,8 @@ def test_they_are_steps_like_all_others_with_the_executed_actions(history: int) 
     for rollout in keeping.rollouts:
         assert rollout.valid is None
         assert (rollout.next_alive == 1).all()
-        assert table.insert(rollout, timeout_sec=1.0) is not None
-    drawn = table.sample(2 * SLOTS * STEPS, timeout_sec=1.0)
+        assert table.insert(rollout) is not None
+    drawn = table.sample(2 * SLOTS * STEPS)
     assert drawn is not None
     # Each step is followed by the next one, with the observations before it.
     before, after = drawn.observations["observation"], drawn.next_observations["observation"]
