@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 from support.cluster import GYM_MAIN, ROOT, TRACE, Cluster, find_command
+from typer.testing import CliRunner
 
+from relaax_like.cli import parameter_server
 from relaax_like.cli.doctor import _find_version
 from relaax_like.cli.options import to_overrides
 
@@ -125,12 +127,11 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("override", "want"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistyped_set_is_named(override: str, want: str, cluster: Cluster) -> None:
-    argv = [find_command("relaax-parameter-server"), "--config", cluster.config]
-    program = cluster.start("command", [*argv, "--set", "environment.slots=2", "--set", override])
-    assert program.wait() == 2
-    assert program.lines[0].startswith("error: ")
-    assert want in program.output
-    assert TRACE not in program.output
+    argv = ["--config", str(cluster.config), "--set", "environment.slots=2", "--set", override]
+    done = CliRunner().invoke(parameter_server.app, argv)
+    assert done.exit_code == 2
+    assert done.output.startswith("error: ")
+    assert want in done.output
 
 
 def test_no_config_file_is_one_line(cluster: Cluster) -> None:

@@ -281,8 +281,8 @@ def test_a_damaged_file_is_compiled_again(tmp_path):
 
 
 def test_processes_share_a_folder(tmp_path):
-    with ThreadPoolExecutor(3) as pool:
-        for said, errors in pool.map(lambda _: call(tmp_path, "none"), range(3)):
+    with ThreadPoolExecutor(2) as pool:
+        for said, errors in pool.map(lambda _: call(tmp_path, "none"), range(2)):
             assert said == ["4.0 8.0"] * 2, errors
     assert all(_is_intact(file) for file in tmp_path.glob("*/*"))
 

@@ -59,7 +59,12 @@ START: dict[str, tuple[Callable[[Cluster], Program], str]] = {
 WAITS = "waiting for the parameter server"
 
 
-@pytest.mark.parametrize("order", list(itertools.permutations(START)), ids=">".join)
+# Those with the client last or the parameter server first are how all other tests start.
+@pytest.mark.parametrize(
+    "order",
+    [one for one in itertools.permutations(START) if one[0] != "ps"],
+    ids=">".join,
+)
 def test_each_start_order_ends_in_training(order: tuple[str, ...], cluster: Cluster) -> None:
     programs = {}
     for role in order:
@@ -87,7 +92,7 @@ def test_each_start_order_ends_in_training(order: tuple[str, ...], cluster: Clus
 def test_whoever_is_killed_comes_back_and_costs_little(cluster: Cluster) -> None:
     """One after the other: a client, the rlx server, and a parameter server with a journal."""
     ps, rlx = cluster.start_both_servers()
-    doomed, other = cluster.start_client("doomed"), cluster.start_client("other")
+    doomed, other = cluster.start_paced_client("doomed"), cluster.start_paced_client("other")
     wait_scores(doomed, 1)
     wait_scores(other, 1)
 
@@ -97,7 +102,7 @@ def test_whoever_is_killed_comes_back_and_costs_little(cluster: Cluster) -> None
     rlx.wait_for("doomed: left")
     cluster.wait_steps(100)
     wait_scores(other, 2)
-    again = cluster.start_client("doomed")
+    again = cluster.start_paced_client("doomed")
     wait_scores(again, 2)
     wait_scores(other, 2)
     assert "retrying" not in other.output
@@ -165,7 +170,7 @@ def test_a_killed_parameter_server_goes_on_from_its_snapshot(cluster: Cluster) -
 
 def test_sigterm_saves_and_a_restart_resumes_the_very_weights(cluster: Cluster) -> None:
     ps, rlx = cluster.start_both_servers()
-    client = cluster.start_client()
+    client = cluster.start_paced_client()
     # On the same checkpoints there can be no second server.
     elsewhere = f"relaax-parameter-server.bind=localhost:{find_free_port()}"
     second = cluster.start_parameter_server(elsewhere)
@@ -226,7 +231,7 @@ def test_a_finished_run_ends_again_at_once_and_says_so(cluster: Cluster) -> None
 def test_an_exploit_client_counts_for_nothing_and_outlives_the_training(cluster: Cluster) -> None:
     budget = "algorithm.max_global_step=400"
     ps, rlx = cluster.start_both_servers(budget)
-    watcher = cluster.start_client("watcher", "--exploit")
+    watcher = cluster.start_paced_client("watcher", "--exploit")
     wait_scores(watcher, 10)  # some hundred steps
     status = cluster.wait_status(lambda s: True, "any answer")
     assert (status.global_t, status.version, status.episodes) == (0, 0, 0)

@@ -188,17 +188,41 @@ def test_a_parameter_server_that_is_killed_there_loses_nothing(
     assert_no_trace(ps, rlx, learner, client)
 
 
-def test_a_learner_with_another_model_ends_before_it_takes_the_lease(
-    cluster: StandaloneCluster,
-) -> None:
+def test_what_a_learner_refuses_and_computes_with(tmp_path: Path) -> None:
+    """One parameter server, whose run two learners want to learn for: only the second one can."""
+    show = """
+
+_make_plain = make_algorithm
+
+
+def make_algorithm(config, model, seed):
+    number = tf.config.threading.get_intra_op_parallelism_threads()
+    print(f"the update has {number} threads", flush=True)
+    return _make_plain(config, model, seed)
+"""
     spaces = ("algorithm.state_size=4", "algorithm.num_actions=2")
-    ps = cluster.start_parameter_server(*spaces)
-    ps.wait_for("parameter server on")
-    learner = cluster.start_learner(*spaces, "algorithm.network={layers: [7]}")
-    assert learner.wait() == 2
-    learner.wait_for(r"run has another model \(first difference: .*\); start learner and servers")
-    assert cluster.find_learner() == ""
-    assert_no_trace(learner, ps)
+    with StandaloneCluster(tmp_path, copy_uncompiled("ppo", tmp_path, show), *PPO) as cluster:
+        ps = cluster.start_parameter_server(*spaces)
+        ps.wait_for("parameter server on")
+        # One with another model ends before it takes the lease.
+        other = cluster.start_learner(*spaces, "algorithm.network={layers: [7]}")
+        assert other.wait() == 2
+        other.wait_for(r"run has another model \(first difference: .*\); start learner and servers")
+        assert cluster.find_learner() == ""
+        # It computes with the threads that the file says.
+        learner = cluster.start_learner(*spaces, "learner.backprop_workers=2")
+        assert learner.wait_for(r"the update has (\d+) threads")[1] == "2"
+        # It tells operators to ask the parameter server.
+        wait_until(lambda: cluster.find_learner(), "the learner's address")
+        for command in ("stop", "save"):
+            asked = cluster.start(
+                command, [find_command("relaax"), command, f"localhost:{cluster.learner_port}"]
+            )
+            assert asked.wait() != 0
+            asked.wait_for(f"ask the parameter server, localhost:{cluster.ps_port}")
+            assert_no_trace(asked)
+        assert learner.alive
+        assert_no_trace(other, learner, ps)
 
 
 @pytest.mark.parametrize(
@@ -214,37 +238,3 @@ def test_a_learner_says_that_it_waits_for_the_parameter_server(
     )
     assert learner.stop() == 128 + signal.SIGTERM
     assert_no_trace(learner)
-
-
-def test_a_learner_tells_operators_to_ask_the_parameter_server(cluster: StandaloneCluster) -> None:
-    spaces = ("algorithm.state_size=4", "algorithm.num_actions=2")
-    ps = cluster.start_parameter_server(*spaces)
-    learner = cluster.start_learner(*spaces)
-    wait_until(lambda: cluster.find_learner(), "the learner's address")
-    for command in ("stop", "save"):
-        asked = cluster.start(
-            command, [find_command("relaax"), command, f"localhost:{cluster.learner_port}"]
-        )
-        assert asked.wait() != 0
-        asked.wait_for(f"ask the parameter server, localhost:{cluster.ps_port}")
-        assert_no_trace(asked)
-    assert learner.alive
-    assert_no_trace(learner, ps)
-
-
-def test_a_learner_of_its_own_computes_with_the_threads_that_the_file_says(tmp_path: Path) -> None:
-    show = """
-
-_make_plain = make_algorithm
-
-
-def make_algorithm(config, model, seed):
-    number = tf.config.threading.get_intra_op_parallelism_threads()
-    print(f"the update has {number} threads", flush=True)
-    return _make_plain(config, model, seed)
-"""
-    spaces = ("algorithm.state_size=4", "algorithm.num_actions=2")
-    with StandaloneCluster(tmp_path, copy_uncompiled("ppo", tmp_path, show), *PPO) as cluster:
-        cluster.start_parameter_server(*spaces)
-        learner = cluster.start_learner(*spaces, "learner.backprop_workers=2")
-        assert learner.wait_for(r"the update has (\d+) threads")[1] == "2"

@@ -20,12 +20,12 @@ def read(cluster: Cluster) -> dict[str, list[str]]:
 def test_clients_say_them_and_others_need_not(tmp_path: Path) -> None:
     with Cluster(tmp_path) as cluster:
         ps, _ = cluster.start_both_servers()
-        cluster.start_client("silent", "--no-versions").wait_for("Score = ")
+        cluster.start_paced_client("silent", "--no-versions").wait_for("Score = ")
         address = f"localhost:{cluster.rlx_port}"
         with RlxClient(address, STATE, Discrete(n=2), name="old", versions={"mine": "1"}) as client:
             assert "versions" in client.features
             wait_until(lambda: read(cluster) == {"mine": ["1"]}, ps)
-        cluster.start_client("new").wait_for("Score = ")
+        cluster.start_paced_client("new").wait_for("Score = ")
         wait_until(lambda: read(cluster).get("gymnasium") == [gymnasium.__version__], ps)
         with RlxClient(
             address, STATE, Discrete(n=2), name="odd", versions={"gymnasium": "0.1"}
