@@ -321,6 +321,6 @@ def test_without_a_memory_recall_is_a_guess_and_with_one_it_is_learned(tmp_path:
     seen = relaax_like.train(file, [f"run_dir={tmp_path / 'memory'}", *sets])
     assert seen.mean_return > 0.85
     blind = ["algorithm.network={layers: [32]}", "algorithm.sequence_steps=null"]
-    blind += ["algorithm.batch_size=320", "algorithm.max_global_step=8000"]
+    blind += ["algorithm.batch_size=320", "algorithm.max_global_step=4000"]
     guessed = relaax_like.train(file, [f"run_dir={tmp_path / 'blind'}", *blind])
     assert guessed.mean_return < 0.7

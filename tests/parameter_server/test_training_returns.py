@@ -80,8 +80,12 @@ def find_first_full(
             send(statistics, sender, reports)
         else:
             tally.add(ROLLOUT, reports)
-            if number % players == players - 1:
-                send(statistics, "learner", list(tally.take().episodes))
+            if number % players != players - 1:
+                continue
+            reports = list(tally.take().episodes)
+            send(statistics, "learner", reports)
+        if not any(isinstance(one, Episode) for one in reports):
+            continue  # nothing else fills a window
         means = statistics.means
         if means.is_full:
             assert means.mean_return is not None
