@@ -124,7 +124,7 @@ class NumpyActor:
             `whole`, nor if `acting` is empty. Or the first result of the policy is not as in
             `Model.policy`, or does not fit the spaces of `expect_actions`.
         """
-        version = self._take_up()
+        version = self._bind_newest()
         if self._exploration.names:
             explore = self._exploration.compute(self.global_t, _count_rows(inputs), ranks)
             result = self.model.policy(inputs, states, explore)
@@ -161,10 +161,10 @@ class NumpyActor:
 
         The model must have a method `value`, like `ActorCritic`.
         """
-        self._take_up()
+        self._bind_newest()
         return self.model.value(inputs, states)  # type: ignore[attr-defined]
 
-    def _take_up(self) -> int:
+    def _bind_newest(self) -> int:
         """Makes the layers compute with the newest values; returns their version."""
         given = self._given
         if given is not self._bound:

@@ -350,7 +350,7 @@ class RemoteCommLearner(BaseCommLearner):
         Raises:
           TaskFail: there is no learner, or it has ended.
         """
-        return dict(self._take(self._data_demand_queue))
+        return dict(self._wait_for(self._data_demand_queue))
 
     def deal_with_learner_learn(self, data: Any) -> dict[str, Any]:
         """Passes data to the learner, and returns its progress after the iteration.
@@ -369,10 +369,10 @@ class RemoteCommLearner(BaseCommLearner):
             raise TaskFail.because(
                 "the learner has not taken the previous data yet; send learner_get_data_task first"
             ) from None
-        info = dict(self._take(self._learn_info_queue))
+        info = dict(self._wait_for(self._learn_info_queue))
         last = learner.max_iterations
         if last is not None and not info["finished"] and info["last_iter"] + 1 >= last:
-            info = dict(self._take(self._learn_info_queue))  # that after the run
+            info = dict(self._wait_for(self._learn_info_queue))  # that after the run
         if info["finished"]:
             self.deal_with_learner_close()
         return info
@@ -394,7 +394,7 @@ class RemoteCommLearner(BaseCommLearner):
             logger.exception("the learner failed")
             self._error = f"{type(error).__name__}: {error}"
 
-    def _take(self, source: "queue.Queue[Any]") -> Any:
+    def _wait_for(self, source: "queue.Queue[Any]") -> Any:
         """Waits for an entry of a queue, as long as the learner's thread lives.
 
         Raises:

@@ -335,7 +335,7 @@ class Coordinator(Closing):
             slave = self._find_slave(request.slave, request.incarnation)
             for result in request.results:
                 if slave is not None and result.coordinator == self.incarnation:
-                    self._take_result(slave, result)
+                    self._record_result(slave, result)
             if not request.HasField("ended"):
                 return False
             accepted = self._end(request.slave, request.ended)
@@ -665,7 +665,7 @@ class Coordinator(Closing):
         slave.changed.set()
         return task
 
-    def _take_result(self, slave: _Slave, result: pb.TaskResult) -> None:
+    def _record_result(self, slave: _Slave, result: pb.TaskResult) -> None:
         task = slave.tasks.get(result.task)
         if task is None:
             return

@@ -309,9 +309,9 @@ class Slave(abc.ABC):
         for task in reply.tasks:
             if task.id > self._last_task:
                 self._last_task = task.id
-                self._take(task)
+                self._queue_task(task)
 
-    def _take(self, task: pb.Task) -> None:
+    def _queue_task(self, task: pb.Task) -> None:
         """Queues a received task for the thread that does it."""
         lane = self._lanes[task.name in (GET_DATA, LEARN)]
         if task.name == START:

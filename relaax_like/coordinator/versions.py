@@ -208,13 +208,13 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
       OSError: a file cannot be written.
       Exception: an error of `parts`.
     """
-    header = _take(parts, "header").header
+    header = _expect(parts, "header").header
     _validate_header(header, max_bytes)
     left = header.bytes
     folders = {target}
     files: set[Path] = set()
     for _ in range(header.files):
-        file = _take(parts, "file").file
+        file = _expect(parts, "file").file
         path = target / validate_path(file.path)
         left -= file.bytes
         if left < 0:
@@ -287,7 +287,7 @@ def validate_path(text: str) -> Path:
     return Path(*names)
 
 
-def _take(parts: Iterator[pb.VersionPart], kind: str) -> pb.VersionPart:
+def _expect(parts: Iterator[pb.VersionPart], kind: str) -> pb.VersionPart:
     part = next(parts, None)
     if part is None:
         raise InvalidInputError(
@@ -310,7 +310,7 @@ def _write(path: Path, file: pb.VersionFile, parts: Iterator[pb.VersionPart]) ->
     left, crc = file.bytes, 0
     with open(path, "xb") as output:
         while left:
-            chunk = _take(parts, "chunk").chunk
+            chunk = _expect(parts, "chunk").chunk
             if not 0 < len(chunk) <= min(left, CHUNK_BYTES):
                 raise InvalidInputError(
                     f"{file.path}: a chunk of {len(chunk)} bytes, expected 1 to "

@@ -79,14 +79,8 @@ class WandbRecorder(TensorBoardRecorder):
         super().__init__(directory, global_t)
         self._child: subprocess.Popen[bytes] | None = None
         self._closed = False
-        order = {
-            "events": str(self.path.absolute()),
-            "folder": str(run.folder),
-            "project": run.project,
-            "group": run.group,
-            "name": run.name,
-            "config": run.config,
-        }
+        paths = {"events": str(self.path.absolute()), "folder": str(run.folder)}
+        order = {**vars(run), **paths}
         try:
             self._child = _start(program, run.folder / "wandb")
         except OSError as error:

@@ -262,8 +262,8 @@ class Shutdown:
         self._last_callbacks: list[Callable[[], None]] = []
         self._interrupting = False
         self._signalled = False
-        signal.signal(signal.SIGTERM, self._take)
-        signal.signal(signal.SIGINT, self._take)
+        signal.signal(signal.SIGTERM, self._handle_signal)
+        signal.signal(signal.SIGINT, self._handle_signal)
         arrived, at = os.pipe()
         os.set_blocking(at, False)
         signal.set_wakeup_fd(at, warn_on_full_buffer=False)
@@ -330,7 +330,7 @@ class Shutdown:
         while True:
             (number,) = os.read(arrived, 1)
             # Later, the signals can belong to somebody else.
-            if signal.getsignal(number) == self._take:
+            if signal.getsignal(number) == self._handle_signal:
                 if signalled:
                     self._end_now(number)
                 signalled = True
@@ -343,7 +343,7 @@ class Shutdown:
                     self._log_waiting(number)
 
     def _log_waiting(self, number: int) -> None:
-        if signal.getsignal(number) == self._take:
+        if signal.getsignal(number) == self._handle_signal:
             logger.info(
                 "%s: still waiting, such as for a running call of an environment; a second signal "
                 "(Ctrl-C) ends the process immediately",
@@ -356,7 +356,7 @@ class Shutdown:
             callback()
         os._exit(128 + number)
 
-    def _take(self, number: int, frame: FrameType | None) -> None:
+    def _handle_signal(self, number: int, frame: FrameType | None) -> None:
         if self._signalled:
             self._end_now(number)
         self._signalled = True

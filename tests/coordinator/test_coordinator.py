@@ -543,7 +543,7 @@ def test_a_start_task_of_another_kind_starts_no_job_of_the_queue() -> None:
 def test_a_start_task_that_is_dropped_does_not_count_as_running() -> None:
     sender = LearnerSlave("localhost:1", "slave", {})
     for number in range(65):  # the last one does not fit
-        sender._take(
+        sender._queue_task(
             pb.Task(id=number, name="learner_start_task", payload='{"job": 1, "attempt": 1}')
         )
     assert sender._starting is None
@@ -557,7 +557,7 @@ def test_an_answer_that_cannot_be_processed_ends_the_session(
     sender = LearnerSlave("localhost:1", "slave", {})
 
     def fail() -> None:
-        sender._take(pb.Task(id=1, name="learner_start_task", payload="[]"))
+        sender._queue_task(pb.Task(id=1, name="learner_start_task", payload="[]"))
 
     monkeypatch.setattr(sender, "_poll", fail)
     sender.start()
