@@ -3,8 +3,9 @@
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent import futures
+from typing import Any
 
 import grpc
 
@@ -342,26 +343,20 @@ class BridgeControl:
         Raises:
           RelaaxError: the address cannot be used, see `channel.bind`.
         """
-        # Only imported here: see its docstring.
-        from relaax_like.bridge.tutorial_servicer import TutorialServicer
-
         message_bytes = max(max_message_bytes(backend.manifest), MAX_METRICS_BYTES)
-        server = grpc.server(
-            futures.ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="bridge"),
-            options=(*SERVER_OPTIONS, ("grpc.max_receive_message_length", message_bytes)),
-            maximum_concurrent_rpcs=_MAX_CALLS,
-            interceptors=make_interceptors(
-                security, _MAX_CALLS, [SharedMemoryLane(backend.manifest)]
-            ),
-        )
-        add_service(server, ParameterServerServicer(backend))
-        add_service(server, ExperienceServicer(backend, experience))
-        if publisher is not None:
-            add_service(server, PublisherServicer(publisher))
-        add_service(server, GroupServicer(backend))
-        if propose is not None:
-            add_service(server, make_spaces_servicer(propose))
-        add_service(server, TutorialServicer(backend))
+        limit = ("grpc.max_receive_message_length", message_bytes)
+        lanes = [SharedMemoryLane(backend.manifest)]
+        server = _make_server("bridge", _MAX_CALLS, security, lanes, limit)
+        servicers = [
+            ParameterServerServicer(backend),
+            ExperienceServicer(backend, experience),
+            GroupServicer(backend),
+            _make_tutorial_servicer(backend),
+            None if publisher is None else PublisherServicer(publisher),
+            None if propose is None else make_spaces_servicer(propose),
+        ]
+        for servicer in filter(None, servicers):
+            add_service(server, servicer)
         if not isinstance(backend.metrics(), NullMetrics):
             add_metrics_servicer(server, backend.metrics())
         add_health(server)
@@ -384,13 +379,30 @@ class BridgeControl:
         Raises:
           RelaaxError: the address cannot be used, see `channel.bind`.
         """
-        server = grpc.server(
-            futures.ThreadPoolExecutor(_MAX_WAITING_CALLS, thread_name_prefix="waiting"),
-            options=SERVER_OPTIONS,
-            maximum_concurrent_rpcs=_MAX_WAITING_CALLS,
-            interceptors=make_interceptors(security, _MAX_WAITING_CALLS),
-        )
+        server = _make_server("waiting", _MAX_WAITING_CALLS, security)
         add_service(server, make_spaces_servicer(propose))
         add_health(server)
         server.add_generic_rpc_handlers((WaitingHandler(text),))
         return server, bind(server, address, security)
+
+
+def _make_tutorial_servicer(backend: ParameterServerBackend) -> Any:
+    # Only imported here: see its docstring.
+    from relaax_like.bridge.tutorial_servicer import TutorialServicer
+
+    return TutorialServicer(backend)
+
+
+def _make_server(
+    name: str,
+    max_calls: int,
+    security: ServerSecurity | None,
+    lanes: Sequence[grpc.ServerInterceptor] = (),
+    *options: tuple[str, int],
+) -> grpc.Server:
+    return grpc.server(
+        futures.ThreadPoolExecutor(max_calls, thread_name_prefix=name),
+        options=(*SERVER_OPTIONS, *options),
+        maximum_concurrent_rpcs=max_calls,
+        interceptors=make_interceptors(security, max_calls, lanes),
+    )

@@ -45,7 +45,6 @@ from relaax_like.parameter_server.push_validation import (
     validate_push,
 )
 from relaax_like.parameter_server.saver import Saver
-from relaax_like.parameter_server.served_clients import ServedClients
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.stop_condition import StopCondition
@@ -118,7 +117,6 @@ class ParameterServer(ParameterServerBackend, Publisher, Closing):
         self._metrics = metrics
         self._clock = clock
         self._started = clock()
-        self._served = ServedClients(clock)
         self.on_report: Callable[[ClientsReport], None] = lambda report: None
         self._stop_condition = stop or StopCondition()
         self._learner_lease = learner_lease
@@ -427,7 +425,7 @@ class ParameterServer(ParameterServerBackend, Publisher, Closing):
         mirrored = None if mirror is None else mirror.status
         saved = None if saver is None else saver.saved
         means = statistics.means
-        served, served_clients = self._served.find()
+        served, served_clients = statistics.served
         learner, table = self._learner_lease, self.get_table_status()
         return Status(
             global_t=global_t,
@@ -470,7 +468,7 @@ class ParameterServer(ParameterServerBackend, Publisher, Closing):
 
     def report_clients(self, report: ClientsReport) -> None:
         """Stores an rlx server's numbers about its clients, for `status`; calls `on_report`."""
-        self._served.take(report)
+        self._statistics.take_report(report)
         self.on_report(report)
 
     def metrics(self) -> Metrics:

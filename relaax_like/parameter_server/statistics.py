@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from relaax_like.core.records import ClientStatus, EpisodeReport, Playing
+from relaax_like.core.records import (
+    MAX_SERVED_CLIENTS,
+    ClientsReport,
+    ClientStatus,
+    EpisodeReport,
+    Playing,
+    ServedClient,
+)
 from relaax_like.parameter_server.training_returns import EpisodeMeans, TrainingReturns
 
 DEFAULT_WINDOW = 100
@@ -16,6 +23,8 @@ _RATE_WINDOW_SEC = 10.0
 # Steps in intervals of this length are counted together, so that a rate needs only a few numbers.
 _RATE_BUCKET_SEC = 0.5
 _CLIENT_SEC = 15.0
+_REPORT_SEC = 10.0
+_MAX_SERVERS = 1000
 _MAX_CLIENTS = 10_000
 _MAX_LISTED = 100
 _MAX_REASONS = 64
@@ -58,6 +67,7 @@ class Statistics:
         self._buckets: deque[tuple[float, int]] = deque()
         self._clients: dict[str, _Client] = {}  # the one silent for the longest time first
         self._refused: dict[str, int] = {}
+        self._reports: dict[str, tuple[float, ClientsReport]] = {}  # oldest first
 
     def add(self, env_steps: int, reports: Iterable[EpisodeReport] = (), sender: str = "") -> None:
         """Counts environment steps that were just taken, and takes what agents report.
@@ -176,6 +186,30 @@ class Statistics:
         """Reason -> number of pushes refused for it."""
         with self._lock:
             return dict(self._refused)
+
+    def take_report(self, report: ClientsReport) -> None:
+        """Stores an rlx server's report about its clients, which replaces its previous one.
+
+        It is kept for ten seconds. Beyond 1000 servers, the oldest report is forgotten.
+        """
+        with self._lock:
+            self._reports.pop(report.server_id, None)
+            self._reports[report.server_id] = self._clock(), report
+            if len(self._reports) > _MAX_SERVERS:
+                del self._reports[next(iter(self._reports))]
+
+    @property
+    def served(self) -> tuple[tuple[ServedClient, ...], int]:
+        """At most 100 of the clients of rlx servers, and the number of all.
+
+        Clients that stall come first, then those with the most late answers.
+        """
+        with self._lock:
+            oldest = self._clock() - _REPORT_SEC
+            reports = [report for came, report in self._reports.values() if came >= oldest]
+        clients = [client for report in reports for client in report.clients]
+        clients.sort(key=lambda client: (bool(client.stall), client.late), reverse=True)
+        return tuple(clients[:MAX_SERVED_CLIENTS]), sum(r.num_clients for r in reports)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns what a snapshot contains, in JSON types. Speed and clients are not saved."""

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from relaax_like.core.records import Episode
+from relaax_like.core.records import MAX_SERVED_CLIENTS, ClientsReport, Episode, ServedClient
 from relaax_like.parameter_server.statistics import Statistics
 
 
@@ -129,3 +129,43 @@ def test_restored_statistics_go_on(window: int, want: float, clock: Clock) -> No
 def test_window_of_nothing_is_refused() -> None:
     with pytest.raises(ValueError, match="window: 0"):
         Statistics(0)
+
+
+# Clients of rlx servers.
+
+
+def make_report(server_id: str, *late: int, num_clients: int = 0, stall: str = "") -> ClientsReport:
+    clients = tuple(
+        ServedClient(name=f"{server_id}-{n}", session="s", slots=1, late=n, stall=stall)
+        for n in late
+    )
+    return ClientsReport(
+        server_id=server_id, clients=clients, num_clients=num_clients or len(clients)
+    )
+
+
+def test_the_newest_report_of_each_server_counts_for_ten_seconds() -> None:
+    now = [0.0]
+    statistics = Statistics(clock=lambda: now[0])
+    statistics.take_report(make_report("a", 1, 2))
+    statistics.take_report(make_report("b", 3))
+    now[0] = 6.0
+    statistics.take_report(make_report("b", 7))
+    clients, number = statistics.served
+    assert [client.late for client in clients] == [7, 2, 1]
+    assert number == 3
+    now[0] = 10.5
+    assert [client.late for client in statistics.served[0]] == [7]
+    now[0] = 17.0
+    assert statistics.served == ((), 0)
+
+
+def test_the_silent_and_the_latest_come_first_and_no_more_than_a_hundred() -> None:
+    statistics = Statistics()
+    statistics.take_report(make_report("a", *range(MAX_SERVED_CLIENTS), num_clients=8192))
+    statistics.take_report(make_report("b", 0, stall="the client has been silent for 12 s"))
+    clients, number = statistics.served
+    assert len(clients) == MAX_SERVED_CLIENTS
+    assert clients[0].name == "b-0"
+    assert clients[1].late == MAX_SERVED_CLIENTS - 1
+    assert number == 8193
