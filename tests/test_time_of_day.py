@@ -14,7 +14,7 @@ READERS = {
     "metrics/buffered.py": "the time of a point on a curve",
     "metrics/recorder.py": "the time of a point on a curve, the name of a file",
     "nn/compiled_files.py": "whether a file that was never finished is old; else it is kept longer",
-    "parameter_server/parameter_server.py": "the epoch of a server without a folder",
+    "parameter_server/applier.py": "the epoch of a server without a folder",
     "parameter_server/learner_lease.py": "the first term of a lease; after that it is counted",
     "parameter_server/folder.py": "the first epoch of a folder; after that it is counted",
     "ray_engine/run_record.py": "shown",
