@@ -34,15 +34,11 @@ class Change(NamedTuple):
     """The result of an insertion, or of ending chains.
 
     Attributes:
-      first_id: id of the first new row.
-      next_id: id of the row that is inserted next.
       steps: number of new rows that are steps, which is the number of environment steps.
       added: [n] int64, ids of items that are complete now.
       removed: [m] int64, ids of items that were evicted.
     """
 
-    first_id: int
-    next_id: int
     steps: int
     added: np.ndarray
     removed: np.ndarray
@@ -205,7 +201,7 @@ class Storage:
         next_alive, valid, differs, steps, finals, upper = self.validate(rollout)
         length, width = next_alive.shape
         closes = rollout.starts is None
-        removed, first_id = self._make_room(upper), self.next_id
+        removed = self._make_room(upper)
         added: list[np.ndarray] = []
         if rollout.starts is None:
             starts = np.zeros((width, 3), np.int64)
@@ -238,7 +234,7 @@ class Storage:
         self.next_id += rows
         added.append(complete[:found])
         items = added[0] if len(added) == 1 else np.concatenate(added)
-        return Change(first_id, self.next_id, steps, items, removed)
+        return Change(steps, items, removed)
 
     def close_streams(self, agents: Sequence[int]) -> Change:
         """Ends the chains of slots that send nothing more, as at a gap; unknown ones are ignored.
@@ -250,12 +246,8 @@ class Storage:
           The new rows, and the items that were completed or evicted.
         """
         slots = [self._numbers[agent] for agent in agents if agent in self._numbers]
-        removed = _NO_IDS
-        if slots:
-            removed = self._make_room(len(slots))
-        first_id = self.next_id
-        added = self._close(np.array(slots, np.int64))
-        return Change(first_id, self.next_id, 0, added, removed)
+        removed = self._make_room(len(slots)) if slots else _NO_IDS
+        return Change(0, self._close(np.array(slots, np.int64)), removed)
 
     def take(
         self, arrays: Arrays, rows: np.ndarray, shape: tuple[int, ...]

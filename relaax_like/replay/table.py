@@ -2,8 +2,7 @@
 
 import copy
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,9 +31,6 @@ class TableCounts:
       items: number of items in the table now.
       steps: environment steps that were inserted.
       minibatches: number of minibatches that were sampled.
-      evicted_items: items that were evicted.
-      dropped_priorities: errors that `update_priorities` ignored, because their items had been
-        evicted.
       deficit: minibatches that are due and were not sampled; 0 without a limiter.
     """
 
@@ -42,8 +38,6 @@ class TableCounts:
     items: int
     steps: int
     minibatches: int
-    evicted_items: int
-    dropped_priorities: int
     deficit: float
 
 
@@ -109,8 +103,6 @@ class Table:
         self._num_items = 0
         self._steps = 0
         self._minibatches = 0
-        self._evicted = 0
-        self._dropped = 0
 
     @property
     def counts(self) -> TableCounts:
@@ -121,8 +113,6 @@ class Table:
                 items=self._num_items,
                 steps=self._steps,
                 minibatches=self._minibatches,
-                evicted_items=self._evicted,
-                dropped_priorities=self._dropped,
                 deficit=self._limiter.deficit if self._limiter else 0.0,
             )
 
@@ -208,16 +198,13 @@ class Table:
         with self._lock:
             return self._can_sample(minibatches)
 
-    def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> int:
+    def update_priorities(self, ids: np.ndarray, errors: np.ndarray) -> None:
         """Updates the priorities of items from the results of an update, such as value errors.
 
         Args:
           ids: [...] int64, the `ids` of minibatches that `sample` returned.
-          errors: [...] of the same shape; if an item occurs twice, its last error counts.
-
-        Returns:
-          Number of errors that were ignored, because their items were evicted after they had been
-          drawn; 0 if the selector has no priorities.
+          errors: [...] of the same shape; if an item occurs twice, its last error counts. Those of
+            items that were evicted after they had been drawn are ignored.
 
         Raises:
           InvalidInputError: the shapes differ, or the selector has priorities and an error is not
@@ -231,9 +218,7 @@ class Table:
             )
         flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
         with self._lock:
-            dropped = self._selector.update(flat, np.asarray(errors, np.float64).reshape(-1))
-            self._dropped += dropped
-            return dropped
+            self._selector.update(flat, np.asarray(errors, np.float64).reshape(-1))
 
     def forget(self, agents: Sequence[int]) -> None:
         """Ends the chains of slots that send nothing more, as at a gap; see `Storage`.
@@ -245,16 +230,10 @@ class Table:
         with self._lock:
             self._apply(self._storage.close_streams(agents))
 
-    @contextmanager
-    def frozen(self) -> Iterator[None]:
-        """Returns a context manager that blocks all other threads' calls within the block."""
-        with self._lock:
-            yield
-
     def get_state(self) -> dict[str, Any]:
         """Returns everything: rows, items, priorities, counts, and the random generator.
 
-        Arrays can be views of the table's: write or copy them while it is `frozen`.
+        Arrays can be views of the table's: write or copy them before it changes.
         """
         with self._lock:
             return {
@@ -267,8 +246,6 @@ class Table:
                     "items": self._num_items,
                     "steps": self._steps,
                     "minibatches": self._minibatches,
-                    "evicted": self._evicted,
-                    "dropped": self._dropped,
                 },
             }
 
@@ -321,8 +298,6 @@ class Table:
         self._num_items = counts["items"]
         self._steps = counts["steps"]
         self._minibatches = counts["minibatches"]
-        self._evicted = counts["evicted"]
-        self._dropped = counts["dropped"]
 
     def set_progress(self, steps: int, minibatches: int) -> None:
         """Sets the counts of a resumed run, after its rows were inserted again.
@@ -400,7 +375,6 @@ class Table:
             self._selector.remove(change.removed)
         self._selector.insert(change.added)
         self._num_items += len(change.added) - len(change.removed)
-        self._evicted += len(change.removed)
         self._steps += change.steps
         if self._limiter:
             self._limiter.note_insert(change.steps)

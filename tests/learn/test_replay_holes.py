@@ -76,7 +76,7 @@ def test_a_state_that_is_taken_while_rows_come_and_go_is_of_one_moment() -> None
     try:
         states = []
         while len(states) < 20:
-            with table.frozen():
+            with table._lock:
                 if table.counts.steps > 20 * (len(states) + 2):  # the oldest are gone
                     states.append(copy.deepcopy(table.get_state()))
     finally:

@@ -49,7 +49,7 @@ def crash(folder, root):
 def list_steps(source):
     """Returns agent, episode and step of each step in a table, in order."""
     table = source._table
-    with table.frozen():
+    with table._lock:
         oldest, following = table.rows
         storage = table._storage
         rows = np.arange(oldest, following) % storage.capacity
