@@ -21,8 +21,10 @@ help:  ## List the targets.
 $(VENV)/.installed: pyproject.toml setup.py
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --no-compile --editable '.[dev]'  # Python compiles what it imports
-	$(BIN)/python -m relaax_like.parameter_server.kernels  # compiles and caches the kernels
-	$(BIN)/python -c "from relaax_like.replay.kernels import compile_kernels; compile_kernels()"
+	@# Both compile and cache kernels, each on a core.
+	$(BIN)/python -m relaax_like.parameter_server.kernels & first=$$!; \
+	$(BIN)/python -c "from relaax_like.replay.kernels import compile_kernels; compile_kernels()" \
+		&& wait $$first
 	touch $@
 
 install: $(VENV)/.installed  ## Install the project and its tools into .venv.
