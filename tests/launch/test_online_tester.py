@@ -3,6 +3,7 @@
 # covers J10, P17, P18, P19
 
 import errno
+import io
 import itertools
 import logging
 import re
@@ -29,6 +30,7 @@ from support.learning import (
 )
 from support.uncompiled import copy_uncompiled
 
+import relaax_like
 from relaax_like.client.interactor import Transition
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.metrics import NullMetrics
@@ -52,27 +54,26 @@ from relaax_like.wire.spaces import Box, Discrete
 PPO = ROOT / "algorithms" / "ppo" / "ppo.yaml"
 A2C = ROOT / "algorithms" / "a2c" / "a2c.yaml"
 SMALL = (
-    *("--epochs", "1", "--num-steps", "256", "--set", "algorithm.name=null"),
-    *("--set", "algorithm.network={layers: [4]}"),
+    *("algorithm.epochs=1", "algorithm.num_steps=256", "algorithm.name=null"),
+    "algorithm.network={layers: [4]}",
 )
-TESTED = ("--eval-freq", "2", "--num-eval-eps", "3", "--save-freq", "3", "--seed", "3")
+TESTED = ("learner.eval_freq=2", "learner.num_eval_eps=3", "learner.save_freq=3", "seed=3")
 
 
-def train(folder: Path, run_dir: str, *flags: str) -> tuple[int, str]:
-    """Trains a small ppo without XLA; the folder has it, see `tested`."""
-    algorithm = ("--set", f"algorithm.path={folder / 'ppo'}")
-    argv = [find_command("relaax"), "train", str(PPO), "--run-dir", run_dir, *SMALL, *algorithm]
-    done = subprocess.run(
-        [*argv, *flags],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    assert TRACE not in done.stdout
-    return done.returncode, done.stdout
+def train(folder: Path, run_dir: str, *sets: str) -> str:
+    """Trains a small ppo without XLA; the folder has it, see `tested`. Returns lines of the log."""
+    lines = io.StringIO()
+    handler, logger = logging.StreamHandler(lines), logging.getLogger("relaax_like")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    own = (f"run_dir={folder / run_dir}", f"algorithm.path={folder / 'ppo'}")
+    try:
+        assert relaax_like.train(PPO, [*SMALL, *own, *sets]).exit_status == 0
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    return lines.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -80,9 +81,7 @@ def tested(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A run of four iterations of 256 steps, tested after the second and the fourth."""
     folder = tmp_path_factory.mktemp("tested")
     copy_uncompiled("ppo", folder)
-    status, output = train(folder, "run", "--max-global-step", "1024", *TESTED)
-    assert status == 0, output
-    return folder / "run", output
+    return folder / "run", train(folder, "run", "algorithm.max_global_step=1024", *TESTED)
 
 
 def test_the_policy_is_tested_every_so_many_iterations(tested: tuple[Path, str]) -> None:
@@ -110,9 +109,8 @@ def test_an_evaluation_that_reaches_its_target_ends_the_training_for_good(
 ) -> None:
     # covers D8
     folder = tested[0].parent
-    flags = ("--max-global-step", "100000", *TESTED[:4], "--target-eval-return", "1")
-    status, output = train(folder, "reached", *flags)
-    assert status == 0, output
+    sets = ("algorithm.max_global_step=100000", *TESTED[:2], "learner.target_eval_return=1")
+    output = train(folder, "reached", *sets)
     assert re.search(r"finished: mean return \S+ of an evaluation reached the target 1\b", output)
     state = read_latest(folder / "reached" / "checkpoints")
     assert state is not None
@@ -171,17 +169,10 @@ def test_a_run_starts_from_another_ones_weights_and_tells_what_differs(
     assert before is not None
     # With rates of zero the weights stay what they were at the start.
     still = (
-        "--learning-rate",
-        "0",
-        "--critic-learning-rate",
-        "0",
-        "--max-global-step",
-        "256",
-        "--seed",
-        "3",
+        *("algorithm.learning_rate=0", "algorithm.critic_learning_rate=0", "seed=3"),
+        *("algorithm.max_global_step=256", f"learner.previous={previous}"),
     )
-    status, output = train(previous.parent, "second", "--previous", "run", *still)
-    assert status == 0, output
+    output = train(previous.parent, "second", *still)
     assert "algorithm.learning_rate is 0.0, in the previous run it was 0.001" in output
     assert f"starting from the weights of {previous} at step 1,024" in output
     assert "these begin again: learning rates, moments of the optimizers" in output
@@ -195,23 +186,19 @@ def test_a_run_starts_from_another_ones_weights_and_tells_what_differs(
 
 
 @pytest.mark.parametrize(
-    ("flags", "words"),
+    ("name", "sets", "words"),
     [
-        (("--previous", "nowhere"), "nowhere"),
-        (
-            ("--previous", "run", "--set", "algorithm.network={layers: [8]}"),
-            "run has a different model",
-        ),
+        ("nowhere", (), "nowhere"),
+        ("run", ("algorithm.network={layers: [8]}",), "run has a different model"),
     ],
     ids=["no run", "another model"],
 )
 def test_what_cannot_be_started_from_is_refused(
-    tested: tuple[Path, str], flags: Sequence[str], words: str
+    tested: tuple[Path, str], name: str, sets: Sequence[str], words: str
 ) -> None:
     folder = tested[0].parent
-    status, output = train(folder, "third", *flags)
-    assert status == 2, output
-    assert words in output
+    with pytest.raises(ConfigError, match=words):
+        train(folder, "third", f"learner.previous={folder / name}", *sets)
     assert not (folder / "third" / "ckpt").exists()
 
 
@@ -396,8 +383,8 @@ gym.register(id="Same-v0", entry_point=Same)
 def test_ctrl_c_ends_a_test_that_never_ends(tested: tuple[Path, str], tmp_path: Path) -> None:
     """The test gives no score, and the run's state is saved."""
     (tmp_path / "same.py").write_text(ENDLESS)
-    sets = (f"algorithm.path={tested[0].parent / 'ppo'}", "environment.env=same:Same-v0")
-    argv = [find_command("relaax"), "train", PPO, *SMALL, "--eval-freq", "1", "--run-dir", "run"]
+    sets = [*SMALL, f"algorithm.path={tested[0].parent / 'ppo'}", "environment.env=same:Same-v0"]
+    argv = [find_command("relaax"), "train", PPO, "--eval-freq", "1", "--run-dir", "run"]
     with Processes(tmp_path) as processes:
         program = processes.start("train", [*argv, *(x for one in sets for x in ("--set", one))])
         wait_until((tmp_path / "endless").exists, program)
