@@ -62,10 +62,10 @@ def test_the_minimal_algorithm_needs_few_names():
 def test_the_minimal_algorithm_learns(tmp_path):
     """Returns at the start are about 20."""
     sets = [f"run_dir={tmp_path}", "algorithm.max_global_step=60000", "seed=1"]
+    sets += ["learner.target_return=60", "learner.target_episodes=100"]
     result = relaax_like.train(MINIMAL / "minimal.yaml", sets)
-    assert result.global_t >= 60_000
-    assert np.isfinite(result.mean_return)
-    assert result.mean_return > 60
+    assert result.global_t < 60_000
+    assert result.mean_return >= 60
 
 
 def test_heads_of_ones_own_recall_what_the_encoder_has_seen(tmp_path):

@@ -288,8 +288,8 @@ def test_it_learns_a_continuous_action_that_follows_the_state():
 
 @pytest.mark.parametrize(
     ("layers", "shared"),
-    [(({"lstm": 16},), False), (({"lstm": 16},), True), (({"lstm": 12}, {"lstm": 12}), True)],
-    ids=["two networks", "one trunk", "stacked"],
+    [(({"lstm": 16},), False), (({"lstm": 12}, {"lstm": 12}), True)],
+    ids=["two networks", "one trunk"],
 )
 def test_a_recurrent_policy_recalls_what_it_saw_two_steps_ago(layers, shared):
     """A cue, a blank, then the answer: chance 1/2 per episode without memory, best 1.

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from support.cluster import ROOT
 from support.serial import train
+from support.uncompiled import copy_uncompiled
 
 from relaax_like.algorithm.acting import make_actor
 from relaax_like.config.loader import load_experiment
@@ -39,8 +40,11 @@ _LEARN = "placement: server, target_return: 9.5, target_episodes: 50"
 
 
 def write(folder: Path, env: str, algorithm: str, learner: str = _LEARN) -> Path:
-    """Writes an experiment in one process, of eight slots."""
+    """Writes an experiment in one process, of eight slots; XLA is not its subject."""
     folder.mkdir(exist_ok=True)
+    name = algorithm.removeprefix("name: ").partition(",")[0]
+    path = copy_uncompiled(name, folder)
+    algorithm = algorithm.replace(f"name: {name}", f"path: '{path}'", 1)
     file = folder / "experiment.yaml"
     file.write_text(
         f"run_dir: {folder / 'run'}\n"

@@ -183,6 +183,7 @@ def test_the_commands_of_the_cluster_file_and_its_readme_train(cluster: RayClust
     assert (home / "runs" / "ppo" / "config.yaml").exists()
 
 
+@pytest.mark.slow  # Ray as it is started above, by other commands
 def test_the_command_for_kuberay_trains(cluster: RayCluster) -> None:
     """The operator composes the commands that start Ray, and gives each pod the token."""
     work = cluster.folder / "work"  # as the image's folder

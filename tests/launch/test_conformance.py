@@ -61,7 +61,7 @@ def check(name: str, *sets: str) -> dict[str, CheckResult]:
 
 
 # Not in CI: what others there check with the same code.
-SLOW = ("ppo/masked_cartpole.yaml", "cql", "td3")
+SLOW = ("a2c", "ppo/masked_cartpole.yaml", "cql", "td3", "td3_bc", "sarsa")
 
 
 @pytest.mark.timeout(300)  # nine checks, of which one learns for up to half a minute
@@ -182,13 +182,7 @@ def test_a_policy_that_is_another_one_in_tensorflow_is_found(tmp_path: Path) -> 
     assert "in NumPy, but" in found.reason
 
 
-def test_the_learner_of_a_standalone_run_is_in_this_process_for_the_check() -> None:
-    experiment = find_folder_experiment("ppo", ["learner.placement=standalone"])
-    (result,) = check_algorithm(experiment, only=["learns"])
-    assert result.outcome == "passed", result
-
-
-def test_training_for_the_check_sends_no_curves_and_keeps_no_compiled_functions(
+def test_training_for_the_check_is_in_this_process_and_leaves_nothing_elsewhere(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     trained: list[Experiment] = []
@@ -204,7 +198,7 @@ def test_training_for_the_check_sends_no_curves_and_keeps_no_compiled_functions(
 
     monkeypatch.setattr("relaax_like.launch.conformance_learning._TaskTrainer", Trainer)
     experiment = replace(
-        find_folder_experiment("a2c"),
+        find_folder_experiment("a2c", ["learner.placement=standalone"]),
         compile_cache=tmp_path,
         metrics_server=MetricsServerConfig(metrics_dir=tmp_path),
         wandb=WandbConfig(),
@@ -212,6 +206,7 @@ def test_training_for_the_check_sends_no_curves_and_keeps_no_compiled_functions(
     (result,) = check_algorithm(experiment, only=["learns"])
     assert result.outcome == "passed", result
     (task,) = trained
+    assert task.learner.placement == "server"
     assert (task.compile_cache, task.metrics_server, task.wandb) == (None, None, None)
 
 

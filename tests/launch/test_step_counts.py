@@ -6,6 +6,7 @@
 
 # covers R2
 
+import itertools
 import os
 import signal
 import threading
@@ -121,8 +122,14 @@ def train(file: Path, *sets: str, stop_after: int = 0) -> int:
             signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("ending", ["budget", "stop"])
-@pytest.mark.parametrize("road", TRAIN_ROADS)
+@pytest.mark.parametrize(
+    ("road", "ending"),
+    [
+        *itertools.product([*TRAIN_ROADS][:-1], ("budget", "stop")),
+        ("workers", "stop"),  # harder than the end by a budget
+        pytest.param("workers", "budget", marks=pytest.mark.slow),
+    ],
+)
 def test_in_one_process(
     road: str, ending: str, tmp_path: Path, steps_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
