@@ -146,8 +146,8 @@ class ComputationDataProcessor:
         """
         if self._failure is not None:
             raise self._failure
-        kinds = {request.exploit for request in requests}
-        if len(kinds) == 1:
+        kinds = {request.exploit for request in requests} if len(requests) > 1 else ()
+        if len(kinds) <= 1:
             return self._predict(requests)
         predictions: dict[int, Prediction] = {}
         for exploit in sorted(kinds):

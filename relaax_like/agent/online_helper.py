@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.agent.data_processor import ComputationDataProcessor
-from relaax_like.config.plan import OverriddenUse
+from relaax_like.config.plan import Plan
 from relaax_like.core.episode_reports import pack_reports, unpack_reports
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import Prediction, Request
@@ -34,6 +34,7 @@ _URGENT_AHEAD = 64
 _MAX_REFUSED = 3
 # Shortest time between two log lines about refused rollouts.
 _REFUSED_LINE_SEC = 1.0
+_NO_PLAN = Plan()
 
 
 class OnlineHelper:
@@ -58,7 +59,9 @@ class OnlineHelper:
       discarded_steps: number of environment steps in these.
       refused_rollouts: number of rollouts with NaN, infinity or numbers that are too large.
       client: as the argument.
-      overridden: as the argument.
+      overridden: what happens to steps whose action was overridden; see `OnPolicy`.
+      on_learned: called when the learner has answered a rollout; see `on_done` of
+        `ComputationDataProcessor.submit`. Set by the owner.
       counts_steps: whether the steps of this task's rollouts are counted. True unless another task
         of the `BatchAgent` counts them.
 
@@ -66,23 +69,19 @@ class OnlineHelper:
       processor: of the task; predicts and learns.
       slots: k.
       steps: T.
+      plan: of the task.
       ahead: number of rollouts that can be in progress while the agent acts. 0: each is answered
         before the next action, which a repeatable serial run needs.
-      on_learned: called when the learner has answered a rollout; see `on_done` of
-        `ComputationDataProcessor.submit`.
       max_wait_sec: longest time that the agent waits until a rollout has been learned from. None:
         no limit; but if requests can be lost 2 s, and 50 s for the first rollout (its gradient
         must be compiled), with `ahead` 0 (so that a repeatable run discards nothing when the
         machine is briefly slow) and with a replay table.
+        If the plan slips, a table then takes rollouts although its learner is behind, and more of
+        them can be in progress.
       client: the agent's client, for log lines, for the numbers of its slots in `Rollout.starts`,
         and for `make_ranks`.
-      overridden: what happens to steps whose action was overridden; see `OnPolicy`.
       max_segment_sec: a rollout that takes longer is submitted with the steps that it has; None:
         rollouts are always complete.
-      is_replayed: whether the rollouts go to a replay table.
-      is_urgent: whether a table takes them although its learner is behind, because the agent cannot
-        wait; more of them can then be in progress.
-      overlap: whether rollouts overlap by a step; see `OnPolicy`.
     """
 
     # Shared by all helpers: a client can open any number of sessions.
@@ -94,28 +93,23 @@ class OnlineHelper:
         slots: int,
         steps: int,
         *,
+        plan: Plan = _NO_PLAN,
         ahead: int = 0,
-        on_learned: Callable[[], None] | None = None,
         max_wait_sec: float | None = None,
         client: str = "",
-        overridden: OverriddenUse = "cut",
         max_segment_sec: float | None = None,
-        is_replayed: bool = False,
-        is_urgent: bool = False,
-        overlap: bool = False,
     ):
         self.counts_steps = True
         self._processor = processor
         self._steps = steps
-        self._ahead = max(ahead, _URGENT_AHEAD) if is_urgent else ahead
-        self._is_urgent = is_urgent
-        self._is_replayed = is_replayed
-        self._on_learned = on_learned
+        self._is_urgent = max_wait_sec is not None and plan.slips
+        self._ahead = max(ahead, _URGENT_AHEAD) if self._is_urgent else ahead
+        self._plan = plan
+        self.on_learned: Callable[[], None] = lambda: None
         self._max_wait_sec = max_wait_sec
         self.client = client
-        self.overridden = overridden
+        self.overridden = plan.overridden
         self._max_segment_sec = max_segment_sec
-        self._overlap = overlap
         self._begin(slots)
 
     def _begin(self, slots: int) -> None:
@@ -127,7 +121,7 @@ class OnlineHelper:
         self._player = f"{self._processor.name}/{self.client}/{self._name}"
         agents = make_agent_ids(self._player, slots)
         self._due_at = 0.0  # of the unfinished rollout
-        self._buffer = RolloutBuffer(self._steps, agents, self.overridden, self._overlap)
+        self._buffer = RolloutBuffer(self._steps, agents, self.overridden, self._plan.overlap)
         self._episodes: list[EpisodeReport] = []
         self._is_known = False  # as a player
         self._unlearned = 0  # steps that are only reported
@@ -288,7 +282,7 @@ class OnlineHelper:
         if longest is None and self._processor.keeps_requests:
             longest = math.inf
         if longest is None:
-            is_short = self._learned and self._ahead and not self._is_replayed
+            is_short = self._learned and self._ahead and not self._plan.has_table
             longest = _WAIT_SEC if is_short else _LONG_WAIT_SEC
         return longest
 
@@ -416,8 +410,7 @@ class OnlineHelper:
     def _note_learned(self) -> None:
         self._learned += 1
         self._progress.set()
-        if self._on_learned is not None:
-            self._on_learned()
+        self.on_learned()
 
 
 def _add_axis(arrays: Arrays) -> Arrays:

@@ -101,8 +101,8 @@ def make_rlx_server(
             score_lines=settings.score_lines,
             time_limit_sec=settings.session_timeout_sec,
             tokens=security.tokens,
-            exploit=exploit,
         )
+        session.exploit = exploit
         session.report = (reporter or Reporter()).report
         on_session(session)
         return session

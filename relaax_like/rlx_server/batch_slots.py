@@ -96,7 +96,7 @@ class BatchSlots(Slots):
         Until it has answered, which calls `AgentHost.on_ready`, or until the agent's longest wait
         is over, which calls nothing.
         """
-        return not self._agent.waiting
+        return self._exploit or not self._agent.waiting
 
     @property
     def discarded_steps(self) -> int:

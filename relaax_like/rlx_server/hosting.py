@@ -169,7 +169,7 @@ class BatchHost(AgentHost):
         self,
         slots: int = 1,
         learning: bool = True,
-        on_learned: Callable[[], None] | None = None,
+        on_learned: Callable[[], None] = lambda: None,
         client: str = "",
         max_wait_sec: float | None = None,
     ) -> BatchAgent:
@@ -197,16 +197,13 @@ class BatchHost(AgentHost):
                 processor,
                 slots,
                 self._recorded_steps or get_rollout_steps(self._config, task),
+                plan=plan,
                 ahead=self._rollouts_ahead,
-                is_replayed=plan.has_table,
-                is_urgent=wait_sec is not None and plan.slips,
-                overlap=plan.overlap,
-                on_learned=on_learned,
                 max_wait_sec=wait_sec,
                 client=client,
-                overridden=plan.overridden,
                 max_segment_sec=self._max_segment_sec if plan.takes_gaps else None,
             )
+            helpers[task].on_learned = on_learned
         agent = self._agent_class(helpers, slots, config=self._config, learning=learning)
         agent.exploit = agent.exploit or self._is_greedy
         return agent

@@ -230,7 +230,9 @@ class RlxServer:
                 self.loop.call_later(limit * AGENT_SHARE, self._wake_one, connection)
             return
         self._pending.append(connection)
-        if not self._flush_scheduled:
+        if len(self.connections) == 1:  # nobody else can have sent a step
+            self._flush()
+        elif not self._flush_scheduled:
             self._flush_scheduled = True
             # After all sockets that are readable now have been read.
             self.loop.call_soon(self._flush)

@@ -70,7 +70,6 @@ class Session:
       time_limit_sec: after this time the client is disconnected at its next episode end; None:
         never.
       tokens: the hello must contain one of them; None: no token is needed.
-      exploit: all clients get the best actions, as if each had requested EXPLOIT mode.
 
     Attributes:
       greeted: whether the hello has been accepted.
@@ -80,7 +79,9 @@ class Session:
       codec: reads and writes its messages. Set by the owner before the first message, if it is not
         protobuf.
       admit: called when the hello is valid, before agents are made; can raise ProtocolError. Set by
-        the owner before the first message, like `log`, `report`, `on_episodes` and `get_end`.
+        the owner before the first message, like `exploit`, `log`, `report`, `on_episodes` and
+        `get_end`.
+      exploit: whether all clients get the best actions, as if each had requested EXPLOIT mode.
       log: receives the lines about the client.
       points: curve points of the newest message; the owner stores them gradually.
       report: called with an event and the client's name when it has joined, made its first step, or
@@ -108,7 +109,6 @@ class Session:
         score_lines: bool = False,
         time_limit_sec: float | None = None,
         tokens: Tokens | None = None,
-        exploit: bool = False,
     ):
         self.name = name
         self.greeted = False
@@ -130,7 +130,7 @@ class Session:
         self._message_bytes_limit = max_message_bytes
         self._score_lines = score_lines
         self._tokens = tokens
-        self._exploit = exploit
+        self.exploit = False
         self._time_limit_sec = time_limit_sec
         self._began = time.monotonic()
         self._greeting: Greeting | None = None
@@ -362,7 +362,7 @@ class Session:
                 "hello",
             )
         greeting = Greeting(hello, self._max_slots)
-        greeting.exploit = greeting.exploit or self._exploit
+        greeting.exploit = greeting.exploit or self.exploit
         self.admit()
         self.is_preparing = greeting.wants_pings
         self._slots = self._make_agents(greeting)

@@ -57,8 +57,11 @@ class RecordingProcessor:
         self.refreshes += 1
 
 
-def make_agent(processor, steps, learning=True, reward_shaping_f=None, **options):
+def make_agent(
+    processor, steps, learning=True, reward_shaping_f=None, on_learned=lambda: None, **options
+):
     helper = OnlineHelper(processor, SLOTS, steps, **options)
+    helper.on_learned = on_learned
     return SimpleRLAgent(
         {TASK: helper}, SLOTS, learning=learning, reward_shaping_f=reward_shaping_f
     )
@@ -298,7 +301,9 @@ FIRST = np.array([True, False])
 
 def make_with_memory(overridden="cut", **options):
     processor = RecordingProcessor({"m": (1,)})
-    return make_agent(processor, 4, overridden=overridden, **options), processor
+    plan = Plan()
+    plan.overridden = overridden
+    return make_agent(processor, 4, plan=plan, **options), processor
 
 
 def predict_memory(agent):

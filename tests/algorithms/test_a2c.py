@@ -159,9 +159,8 @@ class Chooser:
         self.processor = make_processor(config, self.server, xla=False)
         self.ready = threading.Event()
         self.processor.start()
-        helper = OnlineHelper(
-            self.processor, slots, config.rollout_steps, on_learned=self.ready.set
-        )
+        helper = OnlineHelper(self.processor, slots, config.rollout_steps)
+        helper.on_learned = self.ready.set
         self.agent = SimpleRLAgent({TASK: helper}, slots)
 
     def step(self, observations, terminated=None, truncated=None, **outcome):
