@@ -5,8 +5,8 @@ An orthogonal matrix can differ by rounding between versions of the linear algeb
 
 import functools
 import logging
-from collections.abc import Mapping
-from typing import Literal, Protocol
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 import numpy as np
 
@@ -14,13 +14,8 @@ logger = logging.getLogger(__name__)
 # A matrix of more weights is a warning before it is built, as is a model before it is stored.
 LARGE = 50_000_000
 InitializerName = Literal["glorot", "orthogonal"]
-
-
-class Initializer(Protocol):
-    """Draws a matrix `[inputs, outputs] float64`."""
-
-    def __call__(self, inputs: int, outputs: int, random: np.random.Generator) -> np.ndarray:
-        """Draws the matrix."""
+# Of inputs, outputs and a source of random numbers; draws a matrix `[inputs, outputs] float64`.
+Initializer = Callable[[int, int, np.random.Generator], np.ndarray]
 
 
 def make_glorot(inputs: int, outputs: int, random: np.random.Generator) -> np.ndarray:
