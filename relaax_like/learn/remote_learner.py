@@ -185,7 +185,7 @@ class RemoteLearner(Learner):
             return time.monotonic() - self._heard if self._under_way else 0.0
 
     def stop(self) -> None:
-        """Does nothing: whoever has connected it closes it."""
+        """Does nothing: its owner calls `close`."""
 
     def close(self) -> None:
         """Sends waiting requests, and ends. Idempotent. Takes some seconds at most."""

@@ -13,7 +13,6 @@ from relaax_like.bridge import frames, joining, messages, publishing
 from relaax_like.bridge.collecting import CollectStream, ReleaseNotice
 from relaax_like.bridge.experience_servicer import progress_to_messages, read_experience
 from relaax_like.client.fast_path import pack_step
-from relaax_like.coordinator.coordinator import to_attempt, to_message
 from relaax_like.coordinator.job import Attempt
 from relaax_like.coordinator.versions import pack_version, unpack_version
 from relaax_like.core.buffers import BufferPool
@@ -747,7 +746,7 @@ CASES: dict[str, Case] = {
         lambda parts: unpack_reports(json.loads(parts[0])),
     ),
     "attempt": Case(
-        Attempt(7, 2), _serialize(to_message), _parse(coordinator_pb2.Attempt, to_attempt)
+        Attempt(7, 2), _serialize(Attempt.to_message), _parse(coordinator_pb2.Attempt, Attempt.of)
     ),
     "version of a run": Case(
         {"a.txt": b"hello", "folder/b.bin": bytes(3)}, _write_version, _read_version
