@@ -17,7 +17,6 @@ import os
 import shutil
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 from relaax_like.parameter_server.mirror_remote import (
@@ -48,20 +47,6 @@ _LONGEST_PAUSE_SEC = 60.0
 _FETCH_TRIES = 3
 
 
-@dataclass(frozen=True, kw_only=True)
-class MirrorStatus:
-    """State of a mirror.
-
-    Attributes:
-      newest_global_t: environment steps of the newest complete copy; None: no copy was completed
-        since this start.
-      error: why the last attempt failed; "" if it succeeded, or there was none.
-    """
-
-    newest_global_t: int | None
-    error: str
-
-
 class Mirror:
     """Copies snapshots to a URL in a thread of its own; only `close` waits for it.
 
@@ -72,6 +57,11 @@ class Mirror:
 
     While one snapshot is being copied, another one can wait; a newer one replaces it. A failed copy
     is retried, at growing intervals, with the newest snapshot available. Thread-safe.
+
+    Attributes:
+      newest_global_t: environment steps of the newest complete copy; None: no copy was completed
+        since this start.
+      error: why the last attempt failed; "" if it succeeded, or there was none.
     """
 
     def __init__(
@@ -105,16 +95,10 @@ class Mirror:
         self._copying = ""
         self._copied = ""  # name of the newest complete copy
         self._closing = False
-        self._newest_global_t: int | None = None
-        self._error = ""
+        self.newest_global_t: int | None = None
+        self.error = ""
         self._thread = threading.Thread(target=self._run, name="mirror", daemon=True)
         self._thread.start()
-
-    @property
-    def status(self) -> MirrorStatus:
-        """Current state of the mirror."""
-        with self._condition:
-            return MirrorStatus(newest_global_t=self._newest_global_t, error=self._error)
 
     def offer(self, path: Path) -> None:
         """Queues a snapshot for copying, replacing a waiting one. Returns at once, never raises.
@@ -220,7 +204,7 @@ class Mirror:
         self._scores[snapshot.name] = snapshot.body.get("score")
         self._damaged.discard(snapshot.name)
         with self._condition:
-            self._newest_global_t = snapshot.body["global_t"]
+            self.newest_global_t = snapshot.body["global_t"]
             self._copying, self._copied = "", snapshot.name
         self._delete_old(snapshot.name)
 
@@ -266,8 +250,8 @@ class Mirror:
     def _note_failure(self, name: str, error: Exception, is_copied: bool = False) -> None:
         text = self._remote.describe(error)
         with self._condition:
-            is_news = not self._error
-            self._error = text
+            is_news = not self.error
+            self.error = text
         if is_news:
             what = "could not be copied", "this snapshot or a newer one is copied later"
             if is_copied:
@@ -283,8 +267,8 @@ class Mirror:
 
     def _note_success(self, name: str) -> None:
         with self._condition:
-            was_failing = bool(self._error)
-            self._error = ""
+            was_failing = bool(self.error)
+            self.error = ""
         if was_failing:
             _LOG.info("mirror %s is available again: it has %s", self._remote.shown_url, name)
 

@@ -422,7 +422,6 @@ class ParameterServer(ParameterServerBackend, Publisher, Closing):
         values, global_t = self._store.read()
         statistics, saver, snapshots = self._statistics, self._saver, self._snapshots
         mirror = None if snapshots is None else snapshots.mirror
-        mirrored = None if mirror is None else mirror.status
         saved = None if saver is None else saver.saved
         means = statistics.means
         served, served_clients = statistics.served
@@ -452,8 +451,8 @@ class ParameterServer(ParameterServerBackend, Publisher, Closing):
             client_list=statistics.client_list,
             held_back=sum(one.count for one in tuple(self._applier.combiner.pending.values())),
             resident_bytes=_get_resident_bytes(),
-            mirrored_global_t=mirrored.newest_global_t if mirrored else None,
-            mirror_error=mirrored.error if mirrored else "",
+            mirrored_global_t=mirror.newest_global_t if mirror else None,
+            mirror_error=mirror.error if mirror else "",
             journal_error=self._journal.failed,
             served=served,
             served_clients=served_clients,

@@ -124,12 +124,12 @@ def save(snapshots: Snapshots, version: int, score: float | None = None, big: bo
 
 
 def wait_newest(mirror: Mirror, version: int) -> None:
-    wait_until(lambda: mirror.status.newest_global_t == version, f"a copy of {version}")
+    wait_until(lambda: mirror.newest_global_t == version, f"a copy of {version}")
 
 
 def wait_error(mirror: Mirror) -> str:
-    wait_until(lambda: mirror.status.error != "", "a failure")
-    return mirror.status.error
+    wait_until(lambda: mirror.error != "", "a failure")
+    return mirror.error
 
 
 def copy(url: str, folder: Path, *versions: int, **options: Any) -> None:
@@ -169,7 +169,7 @@ def test_gradients_that_are_held_back_go_along(folder: Path, tmp_path: Path) -> 
         mirror = Mirror(url)
         mirror.offer(snapshots.save(state))
         mirror.close(60)
-        assert (mirror.status.newest_global_t, mirror.status.error) == (10, "")
+        assert (mirror.newest_global_t, mirror.error) == (10, "")
     assert fetch_newest(url, tmp_path / "new") is not None
     with Snapshots(tmp_path / "new") as snapshots:
         assert_same(snapshots.restore_latest(make_layout()), state)
@@ -182,7 +182,7 @@ def test_same_newest_and_best_stay_at_the_other_end(url: str, folder: Path, tmp_
             mirror = Mirror(url, keep=2, keep_best=2)
             mirror.offer(save(snapshots, version, score))
             mirror.close(60)
-            assert mirror.status.newest_global_t == version
+            assert mirror.newest_global_t == version
     store = Store(url)
     assert store.versions() == [2, 4, 5, 6]
     assert len(store.find()) == 4 * 4
@@ -212,7 +212,7 @@ def test_offered_again_is_not_written_again(tmp_path: Path, folder: Path) -> Non
     mirror = Mirror(url)
     mirror.offer(folder / list_snapshots(folder)[0])
     mirror.close(60)
-    assert mirror.status.newest_global_t == 1
+    assert mirror.newest_global_t == 1
     assert values.stat().st_mtime_ns == before.st_mtime_ns
 
 
@@ -344,10 +344,10 @@ def test_refusing_mirror_is_told_once_and_gets_the_newest_when_it_is_back(
         for version in (1, 2, 3):
             mirror.offer(save(snapshots, version))
             wait_error(mirror)
-        assert mirror.status.newest_global_t is None
+        assert mirror.newest_global_t is None
         line.mend()
         wait_newest(mirror, 3)
-        wait_until(lambda: mirror.status.error == "", "no more failure")
+        wait_until(lambda: mirror.error == "", "no more failure")
         mirror.close(60)
     # One of the others might have been the one being tried when the line was mended.
     assert Store(s3_url).versions() in ([3], [1, 3], [2, 3])
@@ -371,9 +371,9 @@ def test_one_line_for_many_failures(
         assert "Not a directory" in wait_error(mirror)
         elsewhere.unlink()
         (elsewhere / path.name / "values.npy").mkdir(parents=True)
-        wait_until(lambda: "values.npy" in mirror.status.error, "another failure")
+        wait_until(lambda: "values.npy" in mirror.error, "another failure")
         (elsewhere / path.name / "values.npy").rmdir()
-        wait_until(lambda: mirror.status.error == "", "no more failure")
+        wait_until(lambda: mirror.error == "", "no more failure")
         mirror.close(60)
     assert ["could not be copied" in text for text in messages(caplog)] == [True, False]
 
@@ -387,7 +387,7 @@ def test_hanging_mirror_holds_nobody_up_and_newer_ones_replace_the_one_that_wait
         mirror.offer(save(snapshots, 1))
         wait_newest(mirror, 1)
         # The first one might have been slow, and so a failure that was made good.
-        wait_until(lambda: mirror.status.error == "", "a copy without a failure")
+        wait_until(lambda: mirror.error == "", "a copy without a failure")
         line.hang()
         for version in range(2, 8):  # nobody would come here if one of these waited
             mirror.offer(save(snapshots, version))
@@ -497,13 +497,13 @@ def test_file_system_without_deadlines_that_hangs_is_waited_for(
         mirror = Mirror(f"file://{tmp_path}/elsewhere", file_timeout_sec=0.1)
         mirror.offer(path)
         assert "no answer in 0.1 s" in wait_error(mirror)
-        wait_until(lambda: "still hangs" in mirror.status.error, "the same call")
+        wait_until(lambda: "still hangs" in mirror.error, "the same call")
         with open(pipe, "wb") as file:
             pipe.unlink()
             file.write(b"{}")
         wait_newest(mirror, 1)
         mirror.close(60)
-        assert mirror.status.error == ""
+        assert mirror.error == ""
 
 
 HANG = """
@@ -542,7 +542,7 @@ def test_last_one_is_copied_at_the_end(s3_url: str, line: Line, folder: Path) ->
         mirror.offer(save(snapshots, 2))
         line.mend()
         mirror.close(60)
-        assert mirror.status.newest_global_t == 2
+        assert mirror.newest_global_t == 2
         mirror.offer(save(snapshots, 3))  # ignored
         mirror.close(60)
     assert Store(s3_url).versions() in ([2], [1, 2])  # 1 might have been the one being tried
