@@ -269,7 +269,7 @@ def test_the_last_counts_are_counted_without_new_values(server: ParameterServer)
     learner = make_plain_learner(server)
     learner.load()
     learner.source.add_counts(4, [Episode(2.0, 9)])
-    before = server.pull().values
+    before = unpack(server)
     update = learner.count()
     assert update is not None
     assert (update.version, update.global_t, update.values) == (0, 4, None)
@@ -277,7 +277,8 @@ def test_the_last_counts_are_counted_without_new_values(server: ParameterServer)
     learner.source.add(make_rewarded(1, 1.0), (), 5)
     learner.close()
     learner.close()
-    assert server.pull().values is before
+    assert_equal(unpack(server), before)
+    assert server.version == 0
     assert (server.global_t, server.status().episodes) == (9, 1)
 
 
