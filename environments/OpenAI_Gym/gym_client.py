@@ -51,6 +51,36 @@ def make_parser() -> argparse.ArgumentParser:
         _EPILOG,
     )
     parser.set_defaults(name=None)  # environment and process id
+    _add_environment_flags(parser)
+    add = parser.add_argument
+    add("--display", action="store_true", help="show slot 0 in a window from the start")
+    add("-v", "--verbose", action="store_true", help="print the traceback of an error")
+    add(
+        "--timeout",
+        type=float,
+        default=60.0,
+        metavar="SEC",
+        help="seconds to wait for a reply; default: 60",
+    )
+    add(
+        "--retry-sleep",
+        type=float,
+        nargs=2,
+        default=(1.0, 10.0),
+        metavar=("MIN", "MAX"),
+        help="seconds before reconnecting, drawn uniformly between the two; default: 1 10",
+    )
+    add("--no-versions", action="store_true", help="do not tell the versions of its packages")
+    add(
+        "--quiet",
+        action="store_true",
+        default=bool(os.environ.get(_QUIET)),
+        help=f"do not print each episode; on by default if {_QUIET} is set, as relaax run does",
+    )
+    return parser
+
+
+def _add_environment_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "--env",
@@ -90,32 +120,7 @@ def make_parser() -> argparse.ArgumentParser:
         "vectorised form (vector_entry_point), or use that form where possible (auto, the "
         "default)",
     )
-    add("--display", action="store_true", help="show slot 0 in a window from the start")
     add("--seed-resets", action="store_true", help="pass a new seed to every reset of a slot")
-    add("-v", "--verbose", action="store_true", help="print the traceback of an error")
-    add(
-        "--timeout",
-        type=float,
-        default=60.0,
-        metavar="SEC",
-        help="seconds to wait for a reply; default: 60",
-    )
-    add(
-        "--retry-sleep",
-        type=float,
-        nargs=2,
-        default=(1.0, 10.0),
-        metavar=("MIN", "MAX"),
-        help="seconds before reconnecting, drawn uniformly between the two; default: 1 10",
-    )
-    add("--no-versions", action="store_true", help="do not tell the versions of its packages")
-    add(
-        "--quiet",
-        action="store_true",
-        default=bool(os.environ.get(_QUIET)),
-        help=f"do not print each episode; on by default if {_QUIET} is set, as relaax run does",
-    )
-    return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:

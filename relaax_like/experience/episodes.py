@@ -143,7 +143,6 @@ class EpisodeCollector(Collector):
         """Adds several rollouts, all or none of them, unless a data handler fails.
 
         Unlike those of `Collector.add`, the rollouts can have any number of steps.
-        A data handler receives each complete episode that ends in the rollouts, `[L, 1, ...]`.
 
         Raises:
           InvalidInputError: a rollout has no `starts` `[k, 3]`, or arrays with different numbers of

@@ -5,7 +5,13 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from relaax_like.replay.items import TransitionBatch, Transitions
-from relaax_like.replay.kernels import EPISODE_GOAL, FINAL_GOAL, FUTURE_GOAL, load_kernel
+from relaax_like.replay.kernels import (
+    EPISODE_GOAL,
+    FINAL_GOAL,
+    FUTURE_GOAL,
+    find_goals,
+    load_kernel,
+)
 from relaax_like.replay.storage import Storage
 from relaax_like.wire.errors import ConfigError
 
@@ -56,7 +62,7 @@ class Hindsight(Transitions):
         self._desired = desired
         self._strategy = STRATEGIES[strategy]
         self._share = goals / (goals + 1)
-        self._find_goals = load_kernel("find_goals")
+        self._find_goals = load_kernel(find_goals)
 
     def gather(
         self,

@@ -5,7 +5,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from relaax_like.replay.kernels import TERMINATED, load_kernel
+from relaax_like.replay.kernels import (
+    TERMINATED,
+    find_sequences,
+    find_transitions,
+    load_kernel,
+)
 from relaax_like.replay.storage import Storage
 
 Arrays = Mapping[str, np.ndarray]
@@ -116,7 +121,7 @@ class Transitions:
     def __init__(self, n_step: int = 1, discount: float = 0.99):
         self.n_step = n_step
         self.discount = discount
-        self._find = load_kernel("find_transitions")
+        self._find = load_kernel(find_transitions)
 
     @property
     def rule(self) -> tuple[int, int]:
@@ -199,7 +204,7 @@ class Sequences:
         self.discount = discount
         self.steps = steps
         self.burn_in = burn_in
-        self._find = load_kernel("find_sequences")
+        self._find = load_kernel(find_sequences)
 
     @property
     def rule(self) -> tuple[int, int]:

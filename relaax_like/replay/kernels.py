@@ -22,8 +22,9 @@ The eight numbers of a row are one line of the processor's cache.
 import functools
 import importlib.util
 import logging
+import typing
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -53,10 +54,27 @@ FUTURE_GOAL, FINAL_GOAL, EPISODE_GOAL = range(3)
 # What a row is copied from.
 FROM_STEP, FROM_NEXT, FROM_HISTORY = range(3)
 
+# Types of the arguments; those that begin with "Out" are written to.
+Ids = Annotated[np.ndarray, LoopType("int64", 1)]
+Table = Annotated[np.ndarray, LoopType("int64", 2)]
+Flags = Annotated[np.ndarray, LoopType("bool_", 2)]
+Alive = Annotated[np.ndarray, LoopType("float32", 2)]
+Masses = Annotated[np.ndarray, LoopType("float64", 1)]
+Nodes = Annotated[np.ndarray, LoopType("float64", 2)]
+OutIds = Annotated[np.ndarray, LoopType("int64", 1, True)]
+OutTable = Annotated[np.ndarray, LoopType("int64", 2, True)]
+OutFlags = Annotated[np.ndarray, LoopType("bool_", 1, True)]
+OutNumbers = Annotated[np.ndarray, LoopType("float32", 1, True)]
+OutNumberTable = Annotated[np.ndarray, LoopType("float32", 2, True)]
+OutNodes = Annotated[np.ndarray, LoopType("float64", 2, True)]
+_SCALARS: dict[Any, LoopType] = {
+    int: LoopType("int64"),
+    float: LoopType("float64"),
+    bool: LoopType("bool_"),
+}
 
-def _count_rows(
-    next_alive: np.ndarray, valid: np.ndarray, differs: np.ndarray, closes: bool
-) -> tuple[int, int]:
+
+def count_rows(next_alive: Alive, valid: Flags, differs: Flags, closes: bool) -> tuple[int, int]:
     """Returns the number of steps of a segment, and of observations that nothing follows."""
     length, width = next_alive.shape
     steps = 0
@@ -75,14 +93,14 @@ def _count_rows(
     return steps, finals
 
 
-def _match_streams(
-    valid: np.ndarray,
-    slots: np.ndarray,
-    starts: np.ndarray,
-    streams: np.ndarray,
+def match_streams(
+    valid: Flags,
+    slots: Ids,
+    starts: Table,
+    streams: OutTable,
     oldest: int,
-    joins: np.ndarray,
-    closing: np.ndarray,
+    joins: OutFlags,
+    closing: OutIds,
 ) -> int:
     """Finds the streams that a segment continues, and those whose chain ends before it.
 
@@ -105,14 +123,14 @@ def _match_streams(
     return num_closing
 
 
-def _insert_rows(
-    next_alive: np.ndarray,
-    valid: np.ndarray,
-    differs: np.ndarray,
-    joins: np.ndarray,
-    slots: np.ndarray,
-    starts: np.ndarray,
-    versions: np.ndarray,
+def insert_rows(
+    next_alive: Alive,
+    valid: Flags,
+    differs: Flags,
+    joins: OutFlags,
+    slots: Ids,
+    starts: Table,
+    versions: Ids,
     num_history: int,
     closes: bool,
     next_id: int,
@@ -120,12 +138,12 @@ def _insert_rows(
     capacity: int,
     reach: int,
     now: int,
-    rule: np.ndarray,
-    links: np.ndarray,
-    streams: np.ndarray,
-    pending: np.ndarray,
-    sources: np.ndarray,
-    complete: np.ndarray,
+    rule: OutIds,
+    links: OutTable,
+    streams: OutTable,
+    pending: OutTable,
+    sources: OutTable,
+    complete: OutIds,
 ) -> tuple[int, int]:
     """Numbers the rows of a segment, links them, and finds the items that are complete with them.
 
@@ -253,26 +271,25 @@ def _insert_rows(
     return row - next_id, found
 
 
-def _close_streams(
-    closing: np.ndarray,
+def close_streams(
+    closing: OutIds,
     num_closing: int,
     next_id: int,
     oldest: int,
     capacity: int,
     reach: int,
-    links: np.ndarray,
-    streams: np.ndarray,
-    pending: np.ndarray,
-    sources: np.ndarray,
-    complete: np.ndarray,
+    links: OutTable,
+    streams: OutTable,
+    pending: OutTable,
+    sources: OutIds,
+    complete: OutIds,
 ) -> tuple[int, int]:
     """Ends chains: the newest observation of each stream becomes a row.
 
     Returns:
       Number of rows, whose streams are in `sources`, and of items in `complete`.
     """
-    row = next_id
-    found = 0
+    row, found = next_id, 0
     for i in range(num_closing):
         stream = closing[i]
         tail = streams[stream, TAIL]
@@ -306,13 +323,13 @@ def _close_streams(
     return row - next_id, found
 
 
-def _evict_rows(
+def evict_rows(
     oldest: int,
     new_oldest: int,
     capacity: int,
     reach: int,
-    links: np.ndarray,
-    removed: np.ndarray,
+    links: OutTable,
+    removed: OutIds,
 ) -> int:
     """Finds the items that are lost with evicted rows.
 
@@ -341,23 +358,23 @@ def _evict_rows(
     return found
 
 
-def _find_transitions(
-    ids: np.ndarray,
+def find_transitions(
+    ids: Ids,
     n_step: int,
     discount: float,
     capacity: int,
-    links: np.ndarray,
-    rewards: np.ndarray,
-    log_prob: np.ndarray,
-    rows: np.ndarray,
-    tokens: np.ndarray,
-    places: np.ndarray,
-    item_keys: np.ndarray,
-    returns: np.ndarray,
-    discounts: np.ndarray,
-    lengths: np.ndarray,
-    item_log_prob: np.ndarray,
-    item_versions: np.ndarray,
+    links: OutTable,
+    rewards: OutNumberTable,
+    log_prob: OutNumbers,
+    rows: OutIds,
+    tokens: OutIds,
+    places: OutIds,
+    item_keys: OutTable,
+    returns: OutNumberTable,
+    discounts: OutNumbers,
+    lengths: OutIds,
+    item_log_prob: OutNumbers,
+    item_versions: OutIds,
 ) -> None:
     """Adds up rewards, and finds what follows the last of them; copies the small columns.
 
@@ -399,15 +416,15 @@ def _find_transitions(
         places[i] = place
 
 
-def _find_sequences(
-    ids: np.ndarray,
+def find_sequences(
+    ids: Ids,
     num_steps: int,
     burn_in: int,
     oldest: int,
     capacity: int,
-    links: np.ndarray,
-    tokens: np.ndarray,
-    counts: np.ndarray,
+    links: OutTable,
+    tokens: OutTable,
+    counts: OutTable,
 ) -> None:
     """Lists the rows of sequences, and what follows the last of them.
 
@@ -444,14 +461,14 @@ def _find_sequences(
         counts[1, i] = length - before
 
 
-def _find_goals(
-    ids: np.ndarray,
-    uniforms: np.ndarray,
+def find_goals(
+    ids: Ids,
+    uniforms: Masses,
     strategy: int,
     oldest: int,
     capacity: int,
-    links: np.ndarray,
-    places: np.ndarray,
+    links: OutTable,
+    places: OutIds,
 ) -> None:
     """Chooses a step of each item's chain; writes the position of the next observation to `places`.
 
@@ -480,13 +497,13 @@ def _find_goals(
         places[i] = following % capacity if following >= 0 else capacity - following - 1
 
 
-def _find_stacks(
-    tokens: np.ndarray,
+def find_stacks(
+    tokens: Ids,
     oldest: int,
     capacity: int,
-    links: np.ndarray,
-    streams: np.ndarray,
-    places: np.ndarray,
+    links: OutTable,
+    streams: OutTable,
+    places: OutTable,
 ) -> None:
     """Finds where observations are, and those before them: `places`, `[N, n]`, oldest first.
 
@@ -510,7 +527,7 @@ def _find_stacks(
                 places[i, j] = places[i, j + 1]
 
 
-def _add_members(ids: np.ndarray, count: int, members: np.ndarray, index: np.ndarray) -> None:
+def add_members(ids: Ids, count: int, members: OutIds, index: OutIds) -> None:
     """Appends ids to `members[:count]`, and writes their positions there to `index`."""
     capacity = index.size
     for i in range(ids.size):
@@ -518,7 +535,7 @@ def _add_members(ids: np.ndarray, count: int, members: np.ndarray, index: np.nda
         index[ids[i] % capacity] = count + i
 
 
-def _remove_members(ids: np.ndarray, count: int, members: np.ndarray, index: np.ndarray) -> None:
+def remove_members(ids: Ids, count: int, members: OutIds, index: OutIds) -> None:
     """Removes ids from `members[:count]`: the last member takes the place of each."""
     capacity = index.size
     for i in range(ids.size):
@@ -529,7 +546,7 @@ def _remove_members(ids: np.ndarray, count: int, members: np.ndarray, index: np.
         index[moved % capacity] = place
 
 
-def _set_leaves(positions: np.ndarray, numbers: np.ndarray, nodes: np.ndarray) -> None:
+def set_leaves(positions: Ids, numbers: Masses, nodes: OutNodes) -> None:
     """Writes leaves of a tree of sums and maxima, and recomputes what is above them.
 
     Level by level: what is above neighbours is computed once, and the processor waits for the
@@ -558,7 +575,7 @@ def _set_leaves(positions: np.ndarray, numbers: np.ndarray, nodes: np.ndarray) -
         count = kept
 
 
-def _find_leaves(masses: np.ndarray, nodes: np.ndarray, positions: np.ndarray) -> None:
+def find_leaves(masses: Masses, nodes: Nodes, positions: OutIds) -> None:
     """Finds the leaf that each mass falls on: descends from the root, level by level."""
     size = nodes.shape[0] // 2
     left_over = masses.copy()
@@ -578,102 +595,22 @@ def _find_leaves(masses: np.ndarray, nodes: np.ndarray, positions: np.ndarray) -
         positions[i] -= size
 
 
-class Kernel(NamedTuple):
-    """One loop, and its signature for numba.
-
-    Attributes:
-      loop: the Python form.
-      arguments: types of the arguments.
-      returns: number of int64 that it returns.
-    """
-
-    loop: Callable[..., Any]
-    arguments: tuple[LoopType, ...]
-    returns: int = 0
-
-
-_INT, _FLOAT, _BOOL = LoopType("int64"), LoopType("float64"), LoopType("bool_")
-_IDS, _TABLE = LoopType("int64", 1), LoopType("int64", 2)
-_OUT_IDS, _OUT_TABLE = LoopType("int64", 1, True), LoopType("int64", 2, True)
-_FLAGS, _OUT_FLAGS = LoopType("bool_", 2), LoopType("bool_", 1, True)
-_ALIVE = LoopType("float32", 2)
-_OUT_NUMBERS, _OUT_NUMBERS2 = LoopType("float32", 1, True), LoopType("float32", 2, True)
-
-KERNELS: dict[str, Kernel] = {
-    "count_rows": Kernel(_count_rows, (_ALIVE, _FLAGS, _FLAGS, _BOOL), 2),
-    "match_streams": Kernel(
-        _match_streams, (_FLAGS, _IDS, _TABLE, _OUT_TABLE, _INT, _OUT_FLAGS, _OUT_IDS), 1
-    ),
-    "insert_rows": Kernel(
-        _insert_rows,
-        (
-            *(_ALIVE, _FLAGS, _FLAGS, _OUT_FLAGS, _IDS, _TABLE, _IDS, _INT, _BOOL, _INT, _INT),
-            *(_INT, _INT, _INT, _OUT_IDS, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE),
-            _OUT_IDS,
-        ),
-        2,
-    ),
-    "close_streams": Kernel(
-        _close_streams,
-        (
-            *(_OUT_IDS, _INT, _INT, _INT, _INT, _INT, _OUT_TABLE, _OUT_TABLE),
-            *(_OUT_TABLE, _OUT_IDS, _OUT_IDS),
-        ),
-        2,
-    ),
-    "evict_rows": Kernel(_evict_rows, (_INT, _INT, _INT, _INT, _OUT_TABLE, _OUT_IDS), 1),
-    "find_transitions": Kernel(
-        _find_transitions,
-        (
-            *(_IDS, _INT, _FLOAT, _INT, _OUT_TABLE, _OUT_NUMBERS2, _OUT_NUMBERS),
-            *(_OUT_IDS, _OUT_IDS, _OUT_IDS, _OUT_TABLE, _OUT_NUMBERS2, _OUT_NUMBERS),
-            *(_OUT_IDS, _OUT_NUMBERS, _OUT_IDS),
-        ),
-    ),
-    "find_sequences": Kernel(
-        _find_sequences, (_IDS, _INT, _INT, _INT, _INT, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE)
-    ),
-    "find_goals": Kernel(
-        _find_goals, (_IDS, LoopType("float64", 1), _INT, _INT, _INT, _OUT_TABLE, _OUT_IDS)
-    ),
-    "find_stacks": Kernel(_find_stacks, (_IDS, _INT, _INT, _OUT_TABLE, _OUT_TABLE, _OUT_TABLE)),
-    "add_members": Kernel(_add_members, (_IDS, _INT, _OUT_IDS, _OUT_IDS)),
-    "set_leaves": Kernel(_set_leaves, (_IDS, LoopType("float64", 1), LoopType("float64", 2, True))),
-    "find_leaves": Kernel(_find_leaves, (LoopType("float64", 1), LoopType("float64", 2), _OUT_IDS)),
-    "remove_members": Kernel(_remove_members, (_IDS, _INT, _OUT_IDS, _OUT_IDS)),
-}
-
-
 @functools.cache
-def load_kernel(name: str, form: str | None = None) -> Callable[..., Any]:
-    """Returns a loop as a function; compiles it, or loads it from numba's cache.
-
-    Args:
-      name: key in `KERNELS`.
-      form: "numba" or "python"; None: "numba" if it can be imported, else "python".
-
-    Raises:
-      ImportError: `form` is "numba", and numba cannot be imported.
-    """
-    kernel = KERNELS[name]
-    if form is None and importlib.util.find_spec("numba"):
+def load_kernel(loop: Callable[..., Any]) -> Callable[..., Any]:
+    """Compiles a loop of this module, or loads it from numba's cache."""
+    if importlib.util.find_spec("numba"):
+        types = typing.get_type_hints(loop, include_extras=True)
+        returned = types.pop("return")
+        arguments = [
+            _SCALARS[one] if one in _SCALARS else one.__metadata__[0] for one in types.values()
+        ]
+        number = len(typing.get_args(returned)) or int(returned is int)
         try:
-            return compile_loop(*kernel)
+            return compile_loop(loop, arguments, number)
         except ImportError as error:  # numba is there, but too old for this NumPy, or broken
             logger.warning(
                 "cannot import numba, so the replay table is very slow: %s; install a version of "
                 "numba that supports this NumPy",
                 error,
             )
-    elif form == "numba":
-        return compile_loop(*kernel)
-    return kernel.loop
-
-
-def compile_kernels() -> None:
-    """Compiles every loop into numba's cache, so that later starts load them from there.
-
-    Without numba, does nothing.
-    """
-    for name in KERNELS:
-        load_kernel(name)
+    return loop

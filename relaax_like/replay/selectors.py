@@ -5,7 +5,11 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.replay.kernels import load_kernel
+from relaax_like.replay.kernels import (
+    add_members,
+    load_kernel,
+    remove_members,
+)
 from relaax_like.replay.sum_tree import SumTree
 from relaax_like.wire.errors import InvalidInputError
 
@@ -34,8 +38,8 @@ class Uniform:
         self._members = np.zeros(capacity, np.int64)  # ids; the first `_count`
         self._index = np.zeros(capacity, np.int64)  # position of an id -> its place there
         self._count = 0
-        self._add = load_kernel("add_members")
-        self._remove = load_kernel("remove_members")
+        self._add = load_kernel(add_members)
+        self._remove = load_kernel(remove_members)
 
     def insert(self, ids: np.ndarray) -> None:
         """Adds items, `[n] int64`."""

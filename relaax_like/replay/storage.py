@@ -19,7 +19,13 @@ from relaax_like.replay.kernels import (
     STEP,
     TAIL,
     VERSION,
+    close_streams,
+    count_rows,
+    evict_rows,
+    find_stacks,
+    insert_rows,
     load_kernel,
+    match_streams,
 )
 from relaax_like.replay.row_spec import Columns, RowSpec, read_available_bytes, validate_memory
 from relaax_like.wire.errors import InvalidInputError
@@ -130,13 +136,12 @@ class Storage:
         self._now = 0
         self._numbers: dict[int, int] = {}  # agent -> stream
         self._groups: dict[bytes, np.ndarray] = {}  # agents of a segment -> streams
-        self._kernels = {
-            name: load_kernel(name)
-            for name in (
-                *("count_rows", "match_streams", "insert_rows", "close_streams", "evict_rows"),
-                "find_stacks",
-            )
-        }
+        self._count_rows = load_kernel(count_rows)
+        self._match_streams = load_kernel(match_streams)
+        self._insert_rows = load_kernel(insert_rows)
+        self._close_streams = load_kernel(close_streams)
+        self._evict_rows = load_kernel(evict_rows)
+        self._find_stacks = load_kernel(find_stacks)
         self.start((0, 1))
 
     @property
@@ -212,7 +217,7 @@ class Storage:
             slots = self._find_streams(starts, added)
             streams, pending = self.streams, self._pending
         joins, closing = np.empty(width, np.bool_), np.empty(width, np.int64)
-        num_closing = self._kernels["match_streams"](
+        num_closing = self._match_streams(
             valid, slots, starts, streams, self.oldest_id, joins, closing
         )
         if num_closing:
@@ -223,7 +228,7 @@ class Storage:
         complete = np.empty(length * width + width * pending.shape[1], np.int64)
         versions = np.ascontiguousarray(rollout.versions, np.int64)
         self._now += 1
-        rows, found = self._kernels["insert_rows"](
+        rows, found = self._insert_rows(
             *(next_alive, valid, differs, joins, slots, starts, versions, num_history, closes),
             *(self.next_id, self.oldest_id, self.capacity, self._reach, self._now, self._rule),
             *(self.links, streams, pending, sources, complete),
@@ -285,9 +290,7 @@ class Storage:
         taken = {}
         most = self._reach + 1
         stacks = np.empty((tokens.size, most), np.int64)
-        self._kernels["find_stacks"](
-            tokens, self.oldest_id, self.capacity, self.links, self.streams, stacks
-        )
+        self._find_stacks(tokens, self.oldest_id, self.capacity, self.links, self.streams, stacks)
         for name, array in self.observations.items():
             number = self._history.get(name, 1)
             if number == 1:
@@ -403,7 +406,7 @@ class Storage:
         valid = np.ascontiguousarray(valid, np.bool_)
         differs = _find_differences(rollout) if length > 1 else valid
         closes = rollout.starts is None
-        steps, finals = self._kernels["count_rows"](next_alive, valid, differs, closes)
+        steps, finals = self._count_rows(next_alive, valid, differs, closes)
         num_history = self._reach if rollout.history else 0
         # Each stream that is not continued takes a row, and so does one that is given up for it.
         upper = steps + finals + width * (2 + num_history)
@@ -435,7 +438,7 @@ class Storage:
         if not number:
             return _NO_IDS
         removed = np.empty(min(number * (1 + self._reach), self.num_rows), np.int64)
-        found = self._kernels["evict_rows"](
+        found = self._evict_rows(
             oldest, new_oldest, self.capacity, self._reach, self.links, removed
         )
         self.oldest_id = new_oldest
@@ -502,7 +505,7 @@ class Storage:
         """Ends the chains of streams; returns the ids of items that are complete now."""
         sources = np.empty(len(closing), np.int64)
         complete = np.empty(len(closing) * self._pending.shape[1], np.int64)
-        rows, found = self._kernels["close_streams"](
+        rows, found = self._close_streams(
             *(closing, len(closing), self.next_id, self.oldest_id, self.capacity, self._reach),
             *(self.links, self.streams, self._pending, sources, complete),
         )

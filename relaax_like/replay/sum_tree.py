@@ -2,7 +2,11 @@
 
 import numpy as np
 
-from relaax_like.replay.kernels import load_kernel
+from relaax_like.replay.kernels import (
+    find_leaves,
+    load_kernel,
+    set_leaves,
+)
 
 
 class SumTree:
@@ -32,8 +36,8 @@ class SumTree:
             size *= 2
         self._size = size
         self.nodes = np.zeros((2 * size, 2))
-        self._set = load_kernel("set_leaves")
-        self._find = load_kernel("find_leaves")
+        self._set = load_kernel(set_leaves)
+        self._find = load_kernel(find_leaves)
 
     @property
     def total(self) -> float:
