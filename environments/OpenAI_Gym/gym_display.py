@@ -77,12 +77,12 @@ class Display:
             _prepare_screen()
         frame = self._render()
         if frame is None:
-            raise _NoDisplayError(
+            raise RuntimeError(
                 "the environment draws no frames; it needs render_mode rgb_array: start with "
                 "--display if it declares that mode, else with --env-arg render_mode=rgb_array"
             )
         if frame.ndim != 3 or frame.shape[2] < 3:
-            raise _NoDisplayError(
+            raise RuntimeError(
                 f"a frame has shape {list(frame.shape)}, expected [height, width, 3]"
             )
         if self._window is None:
@@ -105,7 +105,7 @@ class Display:
         try:
             import pygame
         except ModuleNotFoundError:
-            raise _NoDisplayError(str(describe_missing("pygame"))) from None
+            raise RuntimeError(str(describe_missing("pygame"))) from None
         self._pygame = pygame
         # Drawing without a window might have initialised pygame with another video driver.
         pygame.display.quit()
@@ -118,10 +118,6 @@ class Display:
         self._window = None
         if self._pygame is not None:
             self._pygame.display.quit()
-
-
-class _NoDisplayError(Exception):
-    """There is nothing to show, or no screen to show it on."""
 
 
 def _prepare_screen() -> None:
@@ -137,5 +133,5 @@ def _prepare_screen() -> None:
     if os.environ.get("WAYLAND_DISPLAY"):
         return
     if not os.environ.get("DISPLAY"):
-        raise _NoDisplayError("no display available (set DISPLAY or WAYLAND_DISPLAY)")
+        raise RuntimeError("no display available (set DISPLAY or WAYLAND_DISPLAY)")
     os.environ["SDL_VIDEODRIVER"] = "x11"

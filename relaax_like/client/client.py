@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from relaax_like.client.arrays import validate_array
 from relaax_like.client.connection import MAX_WAIT_SEC, Connection
 from relaax_like.client.fast_path import ActionsReader, pack_step
 from relaax_like.client.outcome import validate_flags, validate_outcome, validate_success
-from relaax_like.client.scalars import LatencyMeter, ScalarBuffer
+from relaax_like.client.scalars import ScalarBuffer
 from relaax_like.client.user_spaces import make_space_values
 from relaax_like.client.values import UserSpace, Values
 from relaax_like.v1 import rlx_pb2
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     import gymnasium as gym
 
 
+T = TypeVar("T")
 Arrays = dict[str, np.ndarray]
 # Of the observations, final observations and actions carried out: leaf -> [k, ...].
 Leaves = dict[str, Mapping[str, np.ndarray]]
@@ -204,6 +205,40 @@ class RlxClient(Closing):
       features: optional parts of the protocol that are on in this session.
       late_answers: number of answers that were dropped because they arrived after
         `answer_timeout_sec`.
+
+    Args:
+      address: "host:port" of the rlx server.
+      observation_space: a leaf, a dict name -> leaf, or a Gymnasium space, whose values are
+        then nested as it is.
+      action_space: the same for actions.
+      slots: environments that are stepped together, k.
+      name: 1 to 100 printable characters; default: host name and process id.
+      exploit: choose the best actions with the newest weights; learn nothing.
+      token: secret, if the server requires one; short for `ClientSecurity(token=...)`.
+      security: token and certificates; None: no token and no TLS. Files are read again for
+        each connection.
+      timeout_sec: longest wait for an answer, or for a sign that the server is still alive.
+      connect_timeout_sec: longest wait for the TCP connection.
+      max_wait_ms: the server answers each step within this time, 1 to 60 000, even while its
+        learner is busy; None: an answer can wait for the learner.
+      answer_timeout_sec: longest wait of a verb for its answer, after which it raises
+        LateAnswerError; needs `max_wait_ms`. None: `timeout_sec`, after which the session ends.
+      versions: package -> version of the simulator, which the run notes; see
+        `relaax_like.client.find_versions`. None: not said.
+      retry: how `reconnect` waits. When given, the first connection is retried the same way.
+      report: called with each line about waiting and reconnecting; default: prints it to
+        stdout.
+
+    Raises:
+      ConfigError: an argument is wrong, or a file that `security` names or the folder in
+        RELAAX_TRACE cannot be used.
+      InvalidInputError: a Gymnasium space has a leaf that the protocol does not allow, or the
+        hello is too long.
+      ServerUnavailableError: no server answers there, or it is full or not ready (only without
+        `retry`, or after its last attempt).
+      NotAllowedError: the server does not accept the token, or a certificate is not accepted.
+      ProtocolError: the server refused the hello, does not support `max_wait_ms`, or is not an
+        rlx server.
     """
 
     def __init__(
@@ -225,44 +260,7 @@ class RlxClient(Closing):
         retry: Retry | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
-        """Connects and sends the hello.
-
-        Args:
-          address: "host:port" of the rlx server.
-          observation_space: a leaf, a dict name -> leaf, or a Gymnasium space, whose values are
-            then nested as it is.
-          action_space: the same for actions.
-          slots: environments that are stepped together, k.
-          name: 1 to 100 printable characters; default: host name and process id.
-          exploit: choose the best actions with the newest weights; learn nothing.
-          token: secret, if the server requires one; short for `ClientSecurity(token=...)`.
-          security: token and certificates; None: no token and no TLS. Files are read again for
-            each connection.
-          timeout_sec: longest wait for an answer, or for a sign that the server is still alive.
-          connect_timeout_sec: longest wait for the TCP connection.
-          max_wait_ms: the server answers each step within this time, 1 to 60 000, even while its
-            learner is busy; None: an answer can wait for the learner.
-          answer_timeout_sec: longest wait of a verb for its answer, after which it raises
-            LateAnswerError; needs `max_wait_ms`. None: `timeout_sec`, after which the session ends.
-          versions: package -> version of the simulator, which the run notes; see
-            `relaax_like.client.find_versions`. None: not said.
-          retry: how `reconnect` waits. When given, the first connection is retried the same way.
-          report: called with each line about waiting and reconnecting; default: prints it to
-            stdout.
-
-        Raises:
-          ConfigError: an argument is wrong, or a file that `security` names or the folder in
-            RELAAX_TRACE cannot be used.
-          InvalidInputError: a Gymnasium space has a leaf that the protocol does not allow, or the
-            hello is too long.
-          ServerUnavailableError: no server answers there, or it is full or not ready (only without
-            `retry`, or after its last attempt).
-          NotAllowedError: the server does not accept the token, or a certificate is not accepted.
-          ProtocolError: the server refused the hello, does not support `max_wait_ms`, or is not an
-            rlx server.
-        """
-        self.finished = ""
-        self.session = ""
+        self.finished = self.session = ""
         self.features: frozenset[str] = frozenset()
         self.late_answers = 0
         self._connection: Connection | None = None
@@ -270,50 +268,24 @@ class RlxClient(Closing):
         self._observations = make_space_values(observation_space, OBSERVATION)
         self._actions = make_space_values(action_space, ACTION)
         self.slots = _validate_slots(slots)
-        if name is not None:
-            validate_type("name", name, TEXT)
-        self.name = _validate_name(name or f"{socket.gethostname()[:80]}-{os.getpid()}")
+        self.name = _validate_name(name)
         self._address = address
-        validate_type("token", token, TEXT, is_secret=True)
         validate_type("exploit", exploit, FLAG)
-        for argument, value, kind in (
-            ("security", security, ClientSecurity),
-            ("retry", retry, Retry),
-            ("report", report, FUNCTION),
-        ):
-            if value is not None:
-                validate_type(argument, value, kind)
-        if token and security is not None:
-            raise ConfigError(
-                "token and security are both set, expected one of them; pass the token in "
-                "security, as ClientSecurity(token=...)"
-            )
-        self._security = security or ClientSecurity(token=token)
+        self._security = _make_security(token, security)
         _validate_limits(max_wait_ms, answer_timeout_sec)
         self._max_wait_ms = max_wait_ms
         self._answer_timeout_sec = None if answer_timeout_sec is None else float(answer_timeout_sec)
         self._hello = self._make_hello(exploit, validate_versions(versions or {}))
         self._timeout_sec = timeout_sec
         self._connect_timeout_sec = connect_timeout_sec
-        self._retry = retry or Retry()
-        self._report = report or _print_line
+        self._retry = _validate_optional("retry", retry, Retry) or Retry()
+        self._report = _validate_optional("report", report, FUNCTION) or _print_line
         # Until then it waits for its first connection without a line for each attempt.
         self._quiet_until = time.monotonic() + self._retry.quiet_sec
         self._scalars = ScalarBuffer()
-        self._latency = LatencyMeter()
         self._reader = ActionsReader(self._actions.spaces, slots)
         self._talking = threading.RLock()  # held while something is sent or awaited
-        # True: the server waits for the rewards of the actions that it gave.
-        self._rewards_due = False
-        self._step_id = 0
-        # Whether the last actions were late; then the next step must have `executed`.
-        self._is_unanswered = False
-        # Episodes of answers that were dropped.
-        self._late_episodes: tuple[EpisodeResult, ...] = ()
-        # How many of the last result's episodes are such late ones; they are its first.
-        self._num_late = 0
-        # When the last answer came; 0: not traced, or what follows is not the environment's time.
-        self._answered = 0
+        self._forget_session()
         tracing.start_from_environment("environment", self.name)
         if retry is None:
             self.connect()
@@ -366,13 +338,22 @@ class RlxClient(Closing):
 
     def _drop_connection(self) -> None:
         connection, self._connection = self._connection, None
-        self._rewards_due = False
-        self._step_id = 0
-        self._is_unanswered = False
-        self._late_episodes = ()
-        self._answered = 0
+        self._forget_session()
         if connection is not None:
             connection.close()
+
+    def _forget_session(self) -> None:
+        # True: the server waits for the rewards of the actions that it gave.
+        self._rewards_due = False
+        self._step_id = 0
+        # Whether the last actions were late; then the next step must have `executed`.
+        self._is_unanswered = False
+        # Episodes of answers that were dropped.
+        self._late_episodes: tuple[EpisodeResult, ...] = ()
+        # How many of the last result's episodes are such late ones; they are its first.
+        self._num_late = 0
+        # When the last answer came; 0: not traced, or what follows is not the environment's time.
+        self._answered = 0
 
     # Connecting.
 
@@ -1038,9 +1019,7 @@ class RlxClient(Closing):
             self._flush_scalars(self._connection)
 
     def _measure(self, connection: Connection, latency_sec: float) -> None:
-        mean = self._latency.add(latency_sec)
-        if mean is not None:
-            self._scalars.append("client latency", mean, None)
+        self._scalars.measure(latency_sec)
         if self._scalars.due:
             self._flush_scalars(connection)
 
@@ -1049,8 +1028,8 @@ class RlxClient(Closing):
 
         A lost connection is reported by the next step, with the cure.
         """
-        if force and (mean := self._latency.take()) is not None:
-            self._scalars.append("client latency", mean, None)
+        if force:
+            self._scalars.end_interval()
         with self._talking, contextlib.suppress(ServerUnavailableError):
             for request in self._scalars.take(connection.max_send_bytes - _FRAME_BYTES):
                 connection.send(rlx_pb2.ClientMessage(scalars=request))
@@ -1068,6 +1047,22 @@ def _make_timings(numbers: Mapping[str, int]) -> Timings:
         prediction_us=numbers.get("prediction_us", 0),
         total_us=numbers.get("total_us", 0),
     )
+
+
+def _validate_optional(name: str, value: T, kind: str | type) -> T:
+    if value is not None:
+        validate_type(name, value, kind)
+    return value
+
+
+def _make_security(token: str, security: ClientSecurity | None) -> ClientSecurity:
+    validate_type("token", token, TEXT, is_secret=True)
+    if _validate_optional("security", security, ClientSecurity) is not None and token:
+        raise ConfigError(
+            "token and security are both set, expected one of them; pass the token in security, "
+            "as ClientSecurity(token=...)"
+        )
+    return security or ClientSecurity(token=token)
 
 
 def _validate_limits(max_wait_ms: int | None, answer_timeout_sec: float | None) -> None:
@@ -1101,7 +1096,8 @@ def _validate_slots(slots: int) -> int:
     return slots
 
 
-def _validate_name(name: str) -> str:
+def _validate_name(given: str | None) -> str:
+    name = _validate_optional("name", given, TEXT) or f"{socket.gethostname()[:80]}-{os.getpid()}"
     if not (1 <= len(name) <= 100 and name.isprintable()):
         raise ConfigError(f"name: {name[:120]!r}, expected 1 to 100 printable characters")
     return name

@@ -32,13 +32,15 @@ class ScalarBuffer:
 
         Args:
           interval_sec: time after a send until the next one is due; a full buffer is due at once.
+            Latencies are averaged over the same time, so that not every step requires a message.
           clock: returns monotonic seconds.
         """
         self.dropped = 0
         self._interval_sec = interval_sec
         self._clock = clock
         self._points: deque[metrics_pb2.Scalar] = deque(maxlen=_MAX_POINTS)
-        self._sent_at = clock()
+        self._sent_at = self._measured_at = clock()
+        self._latencies: list[float] = []  # of the interval at hand
 
     def __len__(self) -> int:
         return len(self._points)
@@ -79,6 +81,19 @@ class ScalarBuffer:
         self.dropped += len(self._points) == _MAX_POINTS
         self._points.append(metrics_pb2.Scalar(name=name, y=y, x=x))
 
+    def measure(self, latency_sec: float) -> None:
+        """Adds a latency; adds a point with the mean of each interval, if the interval is over."""
+        self._latencies.append(latency_sec)
+        if self._clock() - self._measured_at >= self._interval_sec:
+            self.end_interval()
+
+    def end_interval(self) -> None:
+        """Adds a point with the mean of the latencies so far, if there are any."""
+        latencies, self._latencies = self._latencies, []
+        self._measured_at = self._clock()
+        if latencies:
+            self.append("client latency", sum(latencies) / len(latencies), None)
+
     def take(self, max_bytes: int = MAX_MESSAGE_BYTES) -> Iterator[metrics_pb2.StoreScalarsRequest]:
         """Yields the points as messages; removes a message's points just before it is yielded.
 
@@ -98,32 +113,6 @@ class ScalarBuffer:
             else:
                 self._points.popleft()
                 self.dropped += 1
-
-
-class LatencyMeter:
-    """Averages latencies over intervals, so that not every step requires a message."""
-
-    def __init__(
-        self, interval_sec: float = 1.0, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        """Starts the first interval."""
-        self._interval_sec = interval_sec
-        self._clock = clock
-        self._since = clock()
-        self._sum = 0.0
-        self._count = 0
-
-    def add(self, seconds: float) -> float | None:
-        """Adds a measurement; returns the interval's mean if the interval is over, else None."""
-        self._sum += seconds
-        self._count += 1
-        return self.take() if self._clock() - self._since >= self._interval_sec else None
-
-    def take(self) -> float | None:
-        """Ends the interval now; returns its mean, or None when nothing was measured."""
-        mean = self._sum / self._count if self._count else None
-        self._sum, self._count, self._since = 0.0, 0, self._clock()
-        return mean
 
 
 def _is_finite(number: float) -> bool:

@@ -19,7 +19,7 @@ from scripted_server import Role, ScriptedServer
 
 from relaax_like.client import LateAnswerError, OutOfOrderError, Retry, RlxClient
 from relaax_like.client.connection import parse_address
-from relaax_like.client.scalars import LatencyMeter, ScalarBuffer
+from relaax_like.client.scalars import ScalarBuffer
 from relaax_like.client.values import SpaceValues
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import (
@@ -842,11 +842,16 @@ def test_latency_and_scalars_arrive(serve: Serve) -> None:
 
 def test_latency_is_one_mean_per_interval() -> None:
     now = [0.0]
-    meter = LatencyMeter(interval_sec=1.0, clock=lambda: now[0])
-    assert [meter.add(0.25), meter.add(0.75)] == [None, None]
+    buffer = ScalarBuffer(interval_sec=1.0, clock=lambda: now[0])
+    buffer.measure(0.25)
+    buffer.measure(0.75)
+    assert len(buffer) == 0
     now[0] = 1.0
-    assert meter.add(0.5) == 0.5
-    assert meter.take() is None
+    buffer.measure(0.5)
+    buffer.end_interval()
+    assert [[(p.name, p.y) for p in one.scalars] for one in buffer.take()] == [
+        [("client latency", 0.5)]
+    ]
 
 
 def test_scalars_are_due_by_time_and_by_number() -> None:
