@@ -70,8 +70,9 @@ class Uniform:
         weights.fill(1.0)
         return self._members.take(places).reshape(minibatches, size), weights
 
-    def update(self, ids: np.ndarray, errors: np.ndarray) -> None:
-        """Ignores the errors: there are no priorities."""
+    def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
+        """Ignores the errors, and returns 0: there are no priorities."""
+        return 0
 
     def get_state(self) -> dict[str, Any]:
         """Returns all that is needed to continue bit-identically. Arrays can be views."""
@@ -154,12 +155,16 @@ class Prioritized:
         weights /= weights.max(1, keepdims=True)
         return self._ids[positions].reshape(minibatches, size), weights.astype(np.float32)
 
-    def update(self, ids: np.ndarray, errors: np.ndarray) -> None:
+    def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
         """Sets the priorities of items from their errors, such as value errors.
 
         Args:
           ids: `[n] int64`.
-          errors: `[n] float64`; those of items that were removed are ignored.
+          errors: `[n] float64`.
+
+        Returns:
+          Number of errors that were ignored, because their items were removed after they had been
+          drawn.
 
         Raises:
           InvalidInputError: an error is not finite; nothing was changed.
@@ -176,6 +181,7 @@ class Prioritized:
         there = self._ids[positions] == ids
         priorities = (np.abs(errors[there]) + _EPSILON) ** self._alpha
         self._tree.set(positions[there], priorities)
+        return int(len(ids) - np.count_nonzero(there))
 
     def get_state(self) -> dict[str, Any]:
         """See `Uniform`."""

@@ -103,6 +103,8 @@ class Table:
         self._num_items = 0
         self._steps = 0
         self._minibatches = 0
+        self._evicted = 0
+        self._dropped = 0  # errors of evicted items
 
     @property
     def counts(self) -> TableCounts:
@@ -218,7 +220,8 @@ class Table:
             )
         flat = np.ascontiguousarray(ids, np.int64).reshape(-1)
         with self._lock:
-            self._selector.update(flat, np.asarray(errors, np.float64).reshape(-1))
+            errors = np.asarray(errors, np.float64).reshape(-1)
+            self._dropped += self._selector.update(flat, errors)
 
     def forget(self, agents: Sequence[int]) -> None:
         """Ends the chains of slots that send nothing more, as at a gap; see `Storage`.
@@ -246,6 +249,8 @@ class Table:
                     "items": self._num_items,
                     "steps": self._steps,
                     "minibatches": self._minibatches,
+                    "evicted": self._evicted,
+                    "dropped": self._dropped,
                 },
             }
 
@@ -298,6 +303,8 @@ class Table:
         self._num_items = counts["items"]
         self._steps = counts["steps"]
         self._minibatches = counts["minibatches"]
+        self._evicted = counts["evicted"]
+        self._dropped = counts["dropped"]
 
     def set_progress(self, steps: int, minibatches: int) -> None:
         """Sets the counts of a resumed run, after its rows were inserted again.
@@ -375,6 +382,7 @@ class Table:
             self._selector.remove(change.removed)
         self._selector.insert(change.added)
         self._num_items += len(change.added) - len(change.removed)
+        self._evicted += len(change.removed)
         self._steps += change.steps
         if self._limiter:
             self._limiter.note_insert(change.steps)

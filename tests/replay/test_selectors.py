@@ -53,7 +53,7 @@ def test_a_minibatch_equals_a_slow_reference(size, count):
     random = np.random.default_rng(count)
     errors = random.standard_normal(count) * 10
     selector = start(Prioritized(alpha=0.7, beta=0.5), 1024, range(count))
-    selector.update(np.arange(count), errors)
+    assert selector.update(np.arange(count), errors) == 0
     drawn, weights = selector.draw(1, size, np.random.Generator(np.random.PCG64(7)), 0)
     want, want_weights = draw_slowly(
         (abs(errors) + 0.01).tolist(),
@@ -117,14 +117,14 @@ def test_new_items_get_the_largest_priority_in_the_table():
     assert selector.get_state()["leaves"][:5].tolist() == [0.0, 2.0, 0.0, 2.0, 0.0]
 
 
-def test_errors_of_items_that_are_gone_are_dropped():
+def test_errors_of_items_that_are_gone_are_dropped_and_counted():
     selector = start(Prioritized(alpha=1.0), 4, [4, 5, 6])
     selector.remove(np.array([4]))
     selector.insert(np.array([8]))  # at the same position as 4
     before = selector.get_state()["leaves"].copy()
-    selector.update(np.array([4, 7, 0]), np.array([5.0, 5.0, 5.0]))
+    assert selector.update(np.array([4, 7, 0]), np.array([5.0, 5.0, 5.0])) == 3
     np.testing.assert_array_equal(selector.get_state()["leaves"], before)
-    selector.update(np.array([4, 8]), np.array([5.0, 1.99]))
+    assert selector.update(np.array([4, 8]), np.array([5.0, 1.99])) == 1
     assert selector.get_state()["leaves"].tolist() == [2.0, 1.0, 1.0, 0.0]
 
 

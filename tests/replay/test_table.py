@@ -243,7 +243,7 @@ def test_each_step_of_a_rollout_buffer_leads_to_what_its_slot_saw_next():
 # Ids and priorities.
 
 
-def test_ids_are_never_used_twice_and_errors_of_evicted_items_are_ignored():
+def test_ids_are_never_used_twice_and_errors_of_evicted_items_are_counted():
     table = make_table(selector="prioritized", capacity=60)
     world = World(1)
     table.insert(world.make_segment(8, [0], holes=0))
@@ -256,6 +256,8 @@ def test_ids_are_never_used_twice_and_errors_of_evicted_items_are_ignored():
     before = copy.deepcopy(table.get_state()["selector"])
     table.update_priorities(batch.ids, np.ones((3, 4)))
     assert_equal(table.get_state()["selector"], before)
+    assert table.get_state()["counts"]["dropped"] == 12
+    assert table.get_state()["counts"]["evicted"] > 60
     table.update_priorities(table.sample().ids, np.full((1, 4), 9.0))
     assert table.get_state()["selector"]["leaves"].max() > before["leaves"].max()
 
