@@ -38,21 +38,12 @@ def test_our_own_errors_come_through_as_they_are(tmp_path: Path) -> None:
         raise ServerUnavailableError("away")
 
 
-@pytest.mark.parametrize(
-    ("name", "file", "function"),
-    [
-        ("ppo", "model.py", "make_model"),
-        ("a2c", "algorithm.py", "make_algorithm"),
-    ],
-)
-def test_a_constructor_that_fails_is_one_short_error(
-    tmp_path: Path, name: str, file: str, function: str
-) -> None:
-    """The model is built for the initial values first, then the algorithm."""
+def test_a_model_that_cannot_be_made_is_one_short_error(tmp_path: Path) -> None:
+    """It is built for the initial values first."""
     statement = 'raise ValueError("hidden: 3 came, expected an even number")'
-    place = copy_broken(tmp_path / "mine", name, file, function, statement)
+    place = copy_broken(tmp_path / "mine", "ppo", "model.py", "make_model", statement)
     with Cluster(tmp_path) as cluster:
-        program = train(cluster, name)
+        program = train(cluster, "ppo")
         assert program.wait() == 2, program
     assert_one_error(program, f"{place}: ValueError: hidden: 3 came, expected an even number")
 
@@ -135,12 +126,6 @@ MISTAKES: dict[str, tuple[str, str, str, str]] = {
         'inputs["observation"][..., :3]',
         "model.py:25: ValueError: layer policy.0 was built for 4 inputs, but receives 3 numbers",
     ),
-    "three outputs": (
-        "model.py",
-        "(4,), 2",
-        "(4,), 3",
-        "model.py:24: policy computes 3 logits for 'action', expected 2 for the environment's",
-    ),
     "no algorithm returned": (
         "algorithm.py",
         "return Reinforce(",
@@ -177,17 +162,14 @@ def test_a_learner_in_its_own_process_refuses_the_same(
     assert str(caught.value).startswith(f"{folder}/{error}")
 
 
-def test_a_mistake_in_a_policy_ends_the_training_with_one_short_error(tmp_path: Path) -> None:
-    copy_minimal(tmp_path / "mine", "model.py", "(4,), 2", "(4,), 3")
-    with Cluster(tmp_path) as cluster:
-        program = train(cluster, "minimal")
-        assert program.wait() == 2, program
-    place = tmp_path / "mine" / "model.py"
-    assert_one_error(
-        program,
-        f"{place}:24: policy computes 3 logits for 'action', expected 2 for the environment's "
-        "action space, Discrete of 2 values; correct the number of outputs (num_parameters of "
-        "relaax_like.nn.action_heads returns it)",
+def test_too_many_outputs_are_an_error_with_their_cure(tmp_path: Path) -> None:
+    folder = copy_minimal(tmp_path / "mine", "model.py", "(4,), 2", "(4,), 3")
+    with pytest.raises(RelaaxError) as caught:
+        run_training(folder / "minimal.yaml", f"run_dir={tmp_path / 'run'}")
+    assert str(caught.value) == (
+        f"{folder / 'model.py'}:24: policy computes 3 logits for 'action', expected 2 for the "
+        "environment's action space, Discrete of 2 values; correct the number of outputs "
+        "(num_parameters of relaax_like.nn.action_heads returns it)"
     )
 
 
