@@ -31,6 +31,10 @@ from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 XLA = pytest.mark.parametrize("xla", [False, True], ids=["plain", "xla"])
+# Where tracing takes longest: the same graph is traced for both.
+XLA_OR_SLOW = pytest.mark.parametrize(
+    "xla", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "xla"]
+)
 ROWS, DECAY = 11, 0.1
 
 
@@ -541,7 +545,7 @@ class RowResults(Algorithm):
 
 
 # covers J5
-@XLA
+@XLA_OR_SLOW
 def test_results_of_rows_come_back_at_their_places(xla):
     task = make_scalars(RowResults, xla)
     x = np.arange(12, dtype=np.float32)
@@ -767,7 +771,7 @@ def whole_rollouts():
     return config, batch, before, read(slow)
 
 
-@XLA
+@XLA_OR_SLOW
 def test_whole_rollouts_of_an_actor_critic_equal_its_gradients_on_a_server(xla, whole_rollouts):
     """a2c has loops over the steps of a rollout, whose gradients are taken inside of our loops."""
     config, batch, before, want = whole_rollouts
