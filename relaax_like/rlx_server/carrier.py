@@ -40,6 +40,7 @@ class Carrier(abc.ABC):
 
     Attributes:
       is_text: whether its messages are text; None: the first one, which decides it, has not come.
+      talks: whether it sends more than messages, or can close the conversation.
       skips_pings: whether pings of the client need not be yielded.
       is_known: whether the hello of the client was accepted; set by the owner.
       controls: number of frames without a part of a message in what was split last.
@@ -49,6 +50,7 @@ class Carrier(abc.ABC):
     """
 
     is_text: bool | None
+    talks = False
 
     def __init__(self, before: "Carrier | None" = None) -> None:
         self.skips_pings = self.is_known = False

@@ -173,11 +173,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         finally:
             tracing.end("read frames", mark)
-        self._write(self._carrier.take_output())
-        if self._carrier.is_over and self._transport is not None:
-            self._closing = True
-            self._transport.close()
-            return
+        if self._carrier.talks:
+            self._write(self._carrier.take_output())
+            if self._carrier.is_over and self._transport is not None:
+                self._closing = True
+                self._transport.close()
+                return
         if self._carrier.controls > _FEW_CONTROLS:
             self._rest(_MIN_REST_SEC)
         elif gets_turns:
@@ -376,7 +377,6 @@ class Connection(asyncio.BufferedProtocol):
                 "this server uses TLS: set tls_ca; in a page, wss://", "UNAUTHENTICATED"
             )
         carrier.is_known = session.greeted
-        carrier.skips_pings = self._greeted and session.has_feature(PING)
         for body in carrier.split(self._limit or self._find_limit()):
             # Complete messages only: occasional single bytes do not keep a connection alive.
             self.last_heard = time.monotonic()
@@ -432,7 +432,9 @@ class Connection(asyncio.BufferedProtocol):
 
     def _handle(self, body: Body, received_at: float) -> None:
         self._busy = True
-        self._greeted = self.session.greeted
+        if not self._greeted and self.session.greeted:
+            self._greeted = True
+            self._carrier.skips_pings = self.session.has_feature(PING)
         if self.session.blocking:
             self._run(self._receive_in_thread, bytes(body), received_at)
             return

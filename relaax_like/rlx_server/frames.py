@@ -7,7 +7,7 @@ from relaax_like.rlx_server.carrier import Carrier, Limit
 from relaax_like.rlx_server.codec import Body
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import ProtocolError
-from relaax_like.wire.framing import HEADER, pack_frame, unpack_length
+from relaax_like.wire.framing import HEADER, describe_too_long, pack_frame
 
 _PING = pack_frame(rlx_pb2.ClientMessage(ping=rlx_pb2.Ping()).SerializeToString())
 _PINGS = re.compile(b"(?:" + re.escape(_PING) + b")+")
@@ -23,10 +23,10 @@ class Frames(Carrier):
         data = memoryview(self._data)
         while self._end - self._start >= HEADER.size:
             body = self._start + HEADER.size
-            try:
-                length = unpack_length(data[self._start : body], limit.nbytes)
-            except ProtocolError as error:
-                raise ProtocolError(f"{error}, and send shorter messages: {limit.reason}") from None
+            (length,) = HEADER.unpack_from(data, self._start)
+            if length > limit.nbytes:
+                error = describe_too_long(length, limit.nbytes)
+                raise ProtocolError(f"{error}, and send shorter messages: {limit.reason}")
             if self.skips_pings and (found := _PINGS.match(data, self._start, self._end)):
                 # They need no turn, however many a client sends ahead.
                 self._start = found.end()

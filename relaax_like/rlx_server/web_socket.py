@@ -55,6 +55,7 @@ class WebSocket(Carrier):
     """
 
     is_text = None
+    talks = True
 
     def __init__(self, before: Carrier, allowed_origins: Collection[str]):
         super().__init__(before)

@@ -31,9 +31,14 @@ def unpack_length(header: bytes | memoryview, max_message_bytes: int = MAX_MESSA
     """
     (length,) = HEADER.unpack(header)
     if length > max_message_bytes:
-        raise ProtocolError(
-            f"a message of {length} bytes was announced, but at most {max_message_bytes} are "
-            "allowed; check that both ends speak the rlx protocol (4-byte big-endian length, then "
-            "protobuf)"
-        )
+        raise ProtocolError(describe_too_long(length, max_message_bytes))
     return length
+
+
+def describe_too_long(length: int, max_message_bytes: int) -> str:
+    """Describes a frame that is longer than allowed, for errors."""
+    return (
+        f"a message of {length} bytes was announced, but at most {max_message_bytes} are "
+        "allowed; check that both ends speak the rlx protocol (4-byte big-endian length, then "
+        "protobuf)"
+    )
