@@ -247,9 +247,11 @@ class ComputationDataProcessor:
             inputs, states, exploit, _, ranks, rated = requests[0]
             return [self._actor.act(inputs, states, exploit, ranks, rated)]
         inputs = _pack([request.inputs for request in requests])
-        states = _pack([request.states for request in requests])
-        known = [request.ranks for request in requests if request.ranks is not None]
-        ranks = np.concatenate(known) if len(known) == len(requests) else None
+        states = _pack([request.states for request in requests]) if requests[0].states else {}
+        ranks = None
+        if self._actor.explores:
+            known = [request.ranks for request in requests if request.ranks is not None]
+            ranks = np.concatenate(known) if len(known) == len(requests) else None
         rated = any(request.rated for request in requests)
         prediction = self._actor.act(inputs, states, requests[0].exploit, ranks, rated)
         predictions, start = [], 0

@@ -48,6 +48,7 @@ class NumpyActor:
     Attributes:
       model: whose policy acts.
       global_t: environment steps of the whole run, for schedules; set by the owner.
+      explores: whether its policy takes `explore`, and with it the ranks of the slots.
 
     Args:
       model: as the attribute.
@@ -66,6 +67,7 @@ class NumpyActor:
         self._subset = _Subset(model, whole)
         self._outputs = PolicyOutputs(model)
         self._exploration = Exploration(model, config)
+        self.explores = bool(self._exploration.names)
         self._random = np.random.default_rng(seed)
         self._layers = [module for module in model.submodules if isinstance(module, Layer)]
         variables = get_variables(model)
@@ -194,6 +196,7 @@ class CompiledActor:
         self._subset = _Subset(model)
         self._outputs = PolicyOutputs(model)
         self._exploration = Exploration(model, config)
+        self.explores = bool(self._exploration.names)
         self._generator = make_generator(seed)
         self._inputs = to_tensor_specs(model.get_input_specs())
         self._states = to_tensor_specs(model.get_state_specs())

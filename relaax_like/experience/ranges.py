@@ -13,7 +13,7 @@ logger = logging.getLogger(__name__)
 # Rounding errors of a simulator, relative to the larger bound.
 _TOLERANCE = 1e-5
 # So many steps, or bytes, are checked together, which costs less.
-_STEPS, _MAX_BYTES = 16, 1 << 18
+_STEPS, _MAX_BYTES = 32, 1 << 18
 # Of the first numbers of a check, so many other than 0 can show that nearly all are subnormal.
 _MAX_NUMBERS, _MIN_NUMBERS, _NEARLY_ALL = 1000, 16, 0.9
 
@@ -92,6 +92,10 @@ class Ranges:
             for name, space in spaces.items()
             if (limits := _find_limits(space)) is not None
         }
+        self._is_bounded = {
+            key: bool(np.isfinite([lowest, highest]).any())
+            for key, (_, _, lowest, highest) in self._limits.items()
+        }
         self._waiting: dict[tuple[str, str], list[np.ndarray]] = {key: [] for key in self._limits}
 
     def add(
@@ -121,8 +125,8 @@ class Ranges:
         (what, name), (low, high, lowest, highest) = key, self._limits[key]
         rows = np.concatenate([array.reshape(-1, low.size) for array in self._waiting[key]])
         self._waiting[key] = []
-        wrong, count, example = (rows < lowest) | (rows > highest), 0, ""
-        if wrong.any():
+        count, example = 0, ""
+        if self._is_bounded[key] and (wrong := (rows < lowest) | (rows > highest)).any():
             count = int(wrong.any(1).sum())
             row, column = np.argwhere(wrong)[0]
             bounds = f"{low[column]:g} to {high[column]:g}"

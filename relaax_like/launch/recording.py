@@ -246,6 +246,7 @@ class _RandomActor:
     def __init__(self, model: Any, spaces: Mapping[str, Space], seed: int):
         self.model = model
         self.global_t = 0
+        self.explores = False
         self._spaces = spaces
         self._values = SpaceValues(dict(spaces), ACTION)
         self._random = np.random.default_rng(seed)
