@@ -12,7 +12,7 @@ from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.errors import LEARNER, PARAMETER_SERVER
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment
-from relaax_like.core.manifest import make_manifest
+from relaax_like.core.manifest import Manifest, make_manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.roles import Learner, ParameterServerClient, Publisher
 from relaax_like.launch.algorithm_code import (
@@ -107,7 +107,7 @@ def make_remote_learners(
             logger.error("%s", error)
             shutdown.request(EXIT_USAGE)
 
-    def make_learner(task: str) -> RemoteLearner:
+    def make_learner(task: str, manifest: Manifest | None) -> RemoteLearner:
         name = f"{client_id}-{task}" if task else client_id
         return RemoteLearner(
             lambda: (find_link() if find_link else link).collect_stream(name, wait_sec, task),
@@ -193,7 +193,7 @@ def make_serial_host(
 def make_linked_host(
     experiment: Experiment,
     make_client: MakeClient,
-    link: ChildLearner | RemoteLearners,
+    link: RemoteLearners,
     metrics: Metrics,
     client_id: str = "",
 ) -> AgentHost:
@@ -270,18 +270,17 @@ def _load_learning_code(experiment: Experiment) -> None:
         load_algorithm_module(experiment.algorithm_folder, "algorithm")
 
 
-def _connect(
-    experiment: Experiment, link: ChildLearner | RemoteLearners, task: str, actor: "Actor"
-) -> Learner:
+def _connect(experiment: Experiment, link: RemoteLearners, task: str, actor: "Actor") -> Learner:
     """Connects a task's agents to their learner, from which they receive the acting values."""
     names, variables = get_acting_names(actor.model), get_variables(actor.model)
     if isinstance(link, ChildLearner):
         return link.learner(task, make_manifest(variables), names)
     if load_model_module(experiment) is not None:
-        return link.learner("", names)
+        return link.learner("", names=names)
     # This task's variables, under their names in the run.
     own = [f"{task}/{variable.name}" for variable in variables]
-    return link.learner(task, own if names is None else [f"{task}/{name}" for name in names], own)
+    needed = own if names is None else [f"{task}/{name}" for name in names]
+    return link.learner(task, names=needed, variables=own)
 
 
 def _make_serial_processors(

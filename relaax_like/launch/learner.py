@@ -1,5 +1,6 @@
 """The learner's process of a run with `learner.placement: standalone`."""
 
+import functools
 import itertools
 import logging
 import time
@@ -20,19 +21,16 @@ from relaax_like.core.records import ClientsReport, Push, Reply, Status
 from relaax_like.core.roles import ParameterServerBackend
 from relaax_like.launch.algorithm_code import load_model_module, make_model
 from relaax_like.launch.metrics import make_agent_metrics
-from relaax_like.launch.parameter_server import make_experience_services
+from relaax_like.launch.parameter_server import end_without_learner, make_experience_services
 from relaax_like.launch.security import (
     make_client_security,
     make_server_security,
     validate_exposure,
 )
 from relaax_like.launch.waiting import make_proposer
-from relaax_like.learn.experience_service import log_failure
 from relaax_like.learn.remote_publisher import RemotePublisher
 from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.supervision.process import (
-    EXIT_ERROR,
-    EXIT_USAGE,
     Shutdown,
     end_now,
     freeze_gc,
@@ -42,6 +40,7 @@ from relaax_like.supervision.process import (
 )
 from relaax_like.wire.errors import ConfigError, LeasedError, ServerUnavailableError
 from relaax_like.wire.reports import Event, Reporter
+from relaax_like.wire.security import ServerSecurity
 
 logger = logging.getLogger(__name__)
 
@@ -160,53 +159,61 @@ def run_learner(experiment: Experiment) -> int:
         manifest = _wait(lambda: link.wait(_WAIT_SEC), address, shutdown)
         _validate_model(experiment, manifest)
         logger.info("connected to the parameter server at %s", address)
-        metrics = make_agent_metrics(experiment, link)
-
-        def end(error: Exception) -> None:
-            log_failure(error)
-            shutdown.request(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
-
-        plans = list_plans(get_plan(experiment.algorithm))
-        publisher = RemotePublisher(
-            link.publisher_stub(),
-            make_client_id("learner"),
-            manifest,
-            metrics,
-            on_lost=end,
-            on_global_t=link.note_global_t,
-            publishes_ahead=all(one.has_table for one in plans),
-        )
-        publisher.is_stopping = shutdown.requested.is_set
-        services = make_experience_services(experiment, publisher, end)
-        server, port = BridgeControl().create_server(
-            str(settings.bind),
-            PublishedValues(manifest, publisher, link),
-            security,
-            services.sinks,
-            make_proposer(experiment),
-        )
-        where = settings.advertise or Address(settings.bind.to_connect().host, port)
-        publisher.address = str(where)
-        publisher.get_table_status = lambda: services.table_status
-        raise_descriptor_limit()
-        server.start()
-        services.start()
-        logger.info("learner on %s", Address(settings.bind.host, port))
-        freeze_gc()
-        reporter.report(Event.READY)
-        while not shutdown.requested.wait(_POLL_SEC):
-            # Agents still report their last steps, which the parameter server waits for.
-            if publisher.finished and not services.has_agents:
-                services.stop()  # counts them
-            if publisher.finished and publisher.silent_sec > _GONE_SEC:
-                break
-        services.stop()
-        publisher.close()
-        server.stop(grace=1.0).wait(_GRACE_SEC)
-        if metrics is not link.metrics():
-            metrics.close()
+        _learn(experiment, link, manifest, security, reporter, shutdown)
     # TensorFlow's normal exit takes seconds, and aborts while an iteration is being computed.
     end_now(shutdown.exit_status)
+
+
+def _learn(
+    experiment: Experiment,
+    link: Link,
+    manifest: Manifest,
+    security: ServerSecurity,
+    reporter: Reporter,
+    shutdown: Shutdown,
+) -> None:
+    """Serves agents and learns, until the training has finished or a shutdown is requested."""
+    settings = experiment.learner
+    metrics = make_agent_metrics(experiment, link)
+
+    end = functools.partial(end_without_learner, shutdown=shutdown)
+    plans = list_plans(get_plan(experiment.algorithm))
+    publisher = RemotePublisher(
+        link.publisher_stub(),
+        make_client_id("learner"),
+        manifest,
+        metrics,
+        on_lost=end,
+        on_global_t=link.note_global_t,
+        publishes_ahead=all(one.has_table for one in plans),
+    )
+    publisher.is_stopping = shutdown.requested.is_set
+    services = make_experience_services(experiment, publisher, end)
+    values = PublishedValues(manifest, publisher, link)
+    proposer = make_proposer(experiment)
+    server, port = BridgeControl().create_server(
+        str(settings.bind), values, security, services.sinks, proposer
+    )
+    where = settings.advertise or Address(settings.bind.to_connect().host, port)
+    publisher.address = str(where)
+    publisher.get_table_status = lambda: services.table_status
+    raise_descriptor_limit()
+    server.start()
+    services.start()
+    logger.info("learner on %s", Address(settings.bind.host, port))
+    freeze_gc()
+    reporter.report(Event.READY)
+    while not shutdown.requested.wait(_POLL_SEC):
+        # Agents still report their last steps, which the parameter server waits for.
+        if publisher.finished and not services.has_agents:
+            services.stop()  # counts them
+        if publisher.finished and publisher.silent_sec > _GONE_SEC:
+            break
+    services.stop()
+    publisher.close()
+    server.stop(grace=1.0).wait(_GRACE_SEC)
+    if metrics is not link.metrics():
+        metrics.close()
 
 
 def _validate_model(experiment: Experiment, manifest: Manifest) -> None:

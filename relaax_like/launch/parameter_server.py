@@ -273,7 +273,7 @@ def run_parameter_server(experiment: Experiment, overrides: Sequence[str] = ()) 
         services = None
         if experiment.learner.placement == "server":
             services = make_experience_services(
-                experiment, server, lambda error: _end_without_learner(error, shutdown)
+                experiment, server, lambda error: end_without_learner(error, shutdown)
             )
             server.get_table_status = lambda: services.table_status
         tests = open_version_tests(experiment, server)
@@ -336,7 +336,8 @@ def open_version_tests(
     return make_version_tests(experiment, server)
 
 
-def _end_without_learner(error: Exception, shutdown: Shutdown) -> None:
+def end_without_learner(error: Exception, shutdown: Shutdown) -> None:
+    """Logs why the learning has failed, and requests the end of this process."""
     log_failure(error)
     shutdown.request(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
 

@@ -220,7 +220,7 @@ def end_server(server: RlxServer, shutdown: Shutdown) -> int:
 
 def _make_learner(
     experiment: Experiment, overrides: Sequence[str], link: Link, shutdown: Shutdown
-) -> ChildLearner | RemoteLearners:
+) -> RemoteLearners:
     """Makes the link to the run's learner, without starting it."""
     if experiment.learner.publishes:
         find = None
@@ -266,7 +266,7 @@ async def _serve(
 
 def _make_host(
     experiment: Experiment,
-    learner: ChildLearner | RemoteLearners,
+    learner: RemoteLearners,
     metrics: Metrics,
     link: Link,
     shutdown: Shutdown,
@@ -332,9 +332,7 @@ def _announce_link(link: Link, ask: Callable[[Link], None], shutdown: Shutdown) 
     return False
 
 
-def _wait_for_learner(
-    host: AgentHost, learner: ChildLearner | RemoteLearners, shutdown: Shutdown
-) -> bool:
+def _wait_for_learner(host: AgentHost, learner: RemoteLearners, shutdown: Shutdown) -> bool:
     """Waits until batch-native agents can learn; returns False if this process must end."""
     if not isinstance(host, BatchHost):
         return True

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from relaax_like.core.episode_reports import pack_reports, unpack_reports
-from relaax_like.core.records import EpisodeReport, Origin, Received, TableStatus
+from relaax_like.core.records import EpisodeReport, Origin, TableStatus
 from relaax_like.experience.collector import DataHandler
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.learner_loop import Source
@@ -43,14 +43,6 @@ class AgentSource(Source):
         # Since _counted_at; guarded by the tally's lock.
         self._came_env_steps = 0
         self._sampling_sec: dict[str, float] = {}  # client id -> seconds
-
-    @property
-    def received(self) -> Mapping[str, Received]:
-        """Client id -> its progress; see `Tally`.
-
-        After `load`, it is that of the newest publication and of a replay table's log.
-        """
-        return self.tally.received
 
     @property
     def waiting_columns(self) -> int:

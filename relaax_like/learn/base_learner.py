@@ -104,6 +104,21 @@ class BaseLearner:
 
     Attributes:
       get_data: source of the data for `setup_dataloader`; set it, or override it with a method.
+      rank: number of this learner among those that train together; 0 writes checkpoints and curves.
+      device: the device for the policy: "cpu", or with `use_cuda` "cuda:N", N being the rank mod 8.
+      last_iter: number of finished iterations, including those before a loaded checkpoint.
+      updates: number of iterations learned from; in hooks of after_iter, `last_iter` + 1.
+      last_step: environment steps that the policy has learned from, if the data contain them. In a
+        `LearnerLoop`, the newest known environment steps of the run.
+      priority_info: priorities of the newest batch; None before the first one.
+      tick_time: seconds of the newest iteration, in `start` with the wait for data; initially 0.
+      log_buffer: log variables since a hook last emptied it, the newest of each name.
+      log_variables: log variables of the newest iteration, even if a hook has emptied the buffer.
+      monitor: collects log variables of many iterations; None for a rank above 0.
+      logger: for lines of text; its name ends with the learner's `name` and `rank`.
+      tb_logger: the recorder; None for a rank above 0.
+      load_path: checkpoint to start from, as named in the settings; "": none.
+      reduce_log: the argument; if that was None, a function that returns a copy.
 
     Args:
       config: `BaseLearnerConfig`, or a dict that is merged into its defaults; None: the defaults.
@@ -148,28 +163,30 @@ class BaseLearner:
                 f"use_distributed is false, but world_size is {world_size}; set "
                 "use_distributed: true"
             )
-        self._rank = rank
+        self.rank = rank
+        self.device = f"cuda:{rank % _GPUS_PER_HOST}" if self._config.use_cuda else "cpu"
+        self.load_path = self._config.load_path
         self._exp_dir = Path(exp_dir)
-        self._logger = logging.getLogger(f"{__name__}.{self._name}.{rank}")
+        self.logger = logging.getLogger(f"{__name__}.{self._name}.{rank}")
         recorder = NullMetrics() if metrics is None else metrics
-        self._tb_logger = recorder if rank == 0 else None
-        self._monitor = Monitor() if rank == 0 else None
-        self._log_buffer: dict[str, Any] = {}
-        self._log_variables: dict[str, Any] = {}
-        self._reduce_log = reduce_log
+        self.tb_logger = recorder if rank == 0 else None
+        self.monitor = Monitor() if rank == 0 else None
+        self.log_buffer: dict[str, Any] = {}
+        self.log_variables: dict[str, Any] = {}
+        self.reduce_log: ReduceLog = reduce_log or dict
         self._policy: Policy | None = None
         self._dataloader: AsyncDataLoader | None = None
         self._stop_requested = threading.Event()
-        self._last_iter = self._updates = self._last_step = 0
-        self._priority_info: PriorityInfo | None = None
+        self.last_iter = self.updates = self.last_step = 0
+        self.priority_info: PriorityInfo | None = None
         self._finished = False
-        self._tick_time = 0.0
+        self.tick_time = 0.0
         self._ckpt_name: str | None = None
-        self._hooks: Hooks = merge_hooks({}, self._make_hooks(world_size))
+        self._hooks: Hooks = merge_hooks({}, self._make_hooks(world_size, reduce_log is not None))
         # The settings of a learner that was made by `relaax` are in its run's config.yaml.
         level = logging.DEBUG if isinstance(config, BaseLearnerConfig) else logging.INFO
-        self._logger.log(level, "%s %d: %s", self.name, rank, self._config.model_dump_json())
-        self._logger.debug("hooks:\n%s", show_hooks(self._hooks))
+        self.logger.log(level, "%s %d: %s", self.name, rank, self._config.model_dump_json())
+        self.logger.debug("hooks:\n%s", show_hooks(self._hooks))
 
     # Training.
 
@@ -194,8 +211,8 @@ class BaseLearner:
         begun = time.perf_counter()
         with self._timed("train_time"):
             self._train(data)
-        self._log_variables["train_time"] = self._log_buffer["train_time"]
-        self._tick_time = time.perf_counter() - begun
+        self.log_variables["train_time"] = self.log_buffer["train_time"]
+        self.tick_time = time.perf_counter() - begun
 
     def start(self) -> None:
         """Trains with data from the data loader, until `max_iterations` or `request_stop`.
@@ -259,8 +276,8 @@ class BaseLearner:
         if self._dataloader is not None:
             self._dataloader.close()
             self._dataloader = None
-        if isinstance(self._tb_logger, BufferedMetrics):
-            self._tb_logger.close()
+        if isinstance(self.tb_logger, BufferedMetrics):
+            self.tb_logger.close()
 
     # Hooks.
 
@@ -323,21 +340,21 @@ class BaseLearner:
           Exception: an error of the policy's `state_dict`.
         """
         policy = self._require_policy()
-        if self._rank != 0:
+        if self.rank != 0:
             return None
-        name = self._ckpt_name or f"iteration_{self._updates}"
+        name = self._ckpt_name or f"iteration_{self.updates}"
         path = checkpoints.checkpoint_path(self._exp_dir, name)
         content = Checkpoint(
-            policy=policy.state_dict(), last_iter=self._updates, last_step=self._last_step
+            policy=policy.state_dict(), last_iter=self.updates, last_step=self.last_step
         )
         checkpoints.save_checkpoint(path, content)
-        self._logger.info("saved %s", path)
+        self.logger.info("saved %s", path)
         return path
 
     def resume_from(self, last_iter: int, last_step: int) -> None:
         """Continues counting from these numbers: a checkpoint's, or those of a `LearnerLoop`."""
-        self._last_iter = self._updates = last_iter
-        self._last_step = last_step
+        self.last_iter = self.updates = last_iter
+        self.last_step = last_step
 
     def load_checkpoint(self, path: str | Path) -> None:
         """Resumes from a checkpoint: policy, `last_iter` and `last_step`.
@@ -352,7 +369,7 @@ class BaseLearner:
         content = checkpoints.load_checkpoint(Path(path))
         policy.load_state_dict(content.policy)
         self.resume_from(content.last_iter, content.last_step)
-        self._logger.info("loaded %s: iteration %d", path, self._last_iter)
+        self.logger.info("loaded %s: iteration %d", path, self.last_iter)
 
     # Properties.
 
@@ -360,16 +377,6 @@ class BaseLearner:
     def name(self) -> str:
         """Name of the learner."""
         return self._name
-
-    @property
-    def rank(self) -> int:
-        """Number of this learner among those that train together; 0 writes checkpoints, curves."""
-        return self._rank
-
-    @property
-    def device(self) -> str:
-        """The device for the policy: "cpu", or with `use_cuda` "cuda:N", N being the rank mod 8."""
-        return f"cuda:{self._rank % _GPUS_PER_HOST}" if self._config.use_cuda else "cpu"
 
     @property
     def policy(self) -> Policy:
@@ -385,85 +392,22 @@ class BaseLearner:
         self._policy = policy
 
     @property
-    def last_iter(self) -> int:
-        """Number of finished iterations, including those before a loaded checkpoint."""
-        return self._last_iter
-
-    @property
-    def updates(self) -> int:
-        """Number of iterations learned from; in hooks of after_iter, `last_iter` + 1."""
-        return self._updates
-
-    @property
-    def last_step(self) -> int:
-        """Environment steps that the policy has learned from, if the data contain them.
-
-        In a `LearnerLoop`, the newest known environment steps of the run.
-        """
-        return self._last_step
-
-    @property
-    def priority_info(self) -> PriorityInfo | None:
-        """Priorities of the newest batch; None before the first one."""
-        return self._priority_info
-
-    @property
     def learn_info(self) -> LearnInfo:
         """The learner's progress."""
         return LearnInfo(
-            last_iter=self._last_iter,
-            last_step=self._last_step,
+            last_iter=self.last_iter,
+            last_step=self.last_step,
             finished=self._finished,
-            priority_info=self._priority_info,
+            priority_info=self.priority_info,
         )
-
-    @property
-    def tick_time(self) -> float:
-        """Seconds of the newest iteration, in `start` with the wait for data; initially 0."""
-        return self._tick_time
-
-    @property
-    def log_buffer(self) -> dict[str, Any]:
-        """Log variables since a hook last emptied it, the newest of each name."""
-        return self._log_buffer
-
-    @property
-    def log_variables(self) -> Mapping[str, Any]:
-        """Log variables of the newest iteration, even if a hook has emptied the buffer."""
-        return self._log_variables
-
-    @property
-    def monitor(self) -> Monitor | None:
-        """Collects log variables of many iterations; None for a rank above 0."""
-        return self._monitor
-
-    @property
-    def logger(self) -> logging.Logger:
-        """Logger for lines of text; its name ends with the learner's `name` and `rank`."""
-        return self._logger
-
-    @property
-    def tb_logger(self) -> Metrics | None:
-        """The recorder; None for a rank above 0."""
-        return self._tb_logger
-
-    @property
-    def load_path(self) -> str:
-        """Checkpoint to start from, as named in the settings; "": none."""
-        return self._config.load_path
-
-    @property
-    def reduce_log(self) -> ReduceLog:
-        """The argument `reduce_log`; if that was None, a function that returns a copy."""
-        return self._reduce_log or dict
 
     # Parts.
 
-    def _make_hooks(self, world_size: int) -> Hooks:
+    def _make_hooks(self, world_size: int, has_reduce_log: bool) -> Hooks:
         configs = dict(self._config.hook)
         if world_size > 1:
             configs.setdefault(LOG_REDUCE, make_log_reduce_hook())
-            if self._reduce_log is None and configs[LOG_REDUCE] is not None:
+            if not has_reduce_log and configs[LOG_REDUCE] is not None:
                 raise ConfigError(
                     f"hook.{LOG_REDUCE} is on, and world_size is {world_size}, but there "
                     "is no reduce_log to average over the learners; pass one, or set the hook "
@@ -483,21 +427,21 @@ class BaseLearner:
         batch = policy.data_preprocess(data)
         preprocess_time = time.perf_counter() - begun
         variables = dict(policy.forward(batch))
-        self._updates += 1
-        self._last_step += _sum_env_steps(data)
-        self._priority_info = PriorityInfo(
+        self.updates += 1
+        self.last_step += _sum_env_steps(data)
+        self.priority_info = PriorityInfo(
             replay_buffer_idx=_read(data, "replay_buffer_idx"),
             replay_unique_id=_read(data, "replay_unique_id"),
             priority=variables.pop("priority", None),
         )
-        self._log_variables = {**variables, "data_preprocess_time": preprocess_time}
-        self._log_buffer.update(self._log_variables)
+        self.log_variables = {**variables, "data_preprocess_time": preprocess_time}
+        self.log_buffer.update(self.log_variables)
         self.call_hook("after_iter")
-        self._last_iter = self._updates
+        self.last_iter = self.updates
 
     def _train_to_the_end(self, dataloader: AsyncDataLoader) -> None:
         limit = self._config.max_iterations
-        while not self._stop_requested.is_set() and (limit is None or self._last_iter < limit):
+        while not self._stop_requested.is_set() and (limit is None or self.last_iter < limit):
             begun = time.perf_counter()
             try:
                 with self._timed("data_time"):
@@ -505,21 +449,21 @@ class BaseLearner:
             except StopIteration:  # request_stop or close
                 return
             self.train(data)
-            self._tick_time = time.perf_counter() - begun
+            self.tick_time = time.perf_counter() - begun
 
     def _save_after(self, error: BaseException) -> None:
-        self._logger.error("the run failed at iteration %d: %r", self._last_iter, error)
+        self.logger.error("the run failed at iteration %d: %r", self.last_iter, error)
         try:
             self.save_checkpoint()
         except Exception as second:  # the first one is what matters
-            self._logger.error("could not save a checkpoint: %s", second)
+            self.logger.error("could not save a checkpoint: %s", second)
 
     @contextmanager
     def _timed(self, name: str) -> Iterator[None]:
         """Writes the duration of the block, in seconds, to the log buffer."""
         begun = time.perf_counter()
         yield
-        self._log_buffer[name] = time.perf_counter() - begun
+        self.log_buffer[name] = time.perf_counter() - begun
 
 
 def _read(data: Any, name: str) -> Any:

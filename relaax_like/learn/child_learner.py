@@ -10,16 +10,15 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from relaax_like.bridge import frames
 from relaax_like.bridge.collecting import Call, CollectStream
 from relaax_like.bridge.errors import LEARNER
 from relaax_like.bridge.pair import Pair, open_pair
 from relaax_like.core.manifest import Manifest
-from relaax_like.core.roles import Learner
 from relaax_like.learn.remote_learner import RemoteLearner
+from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.wire.errors import ConfigError, RelaaxError, ServerUnavailableError
 
 logger = logging.getLogger(__name__)
@@ -30,7 +29,7 @@ _SILENCE_SEC = 120.0
 _END_SEC = 3.0
 
 
-class ChildLearner:
+class ChildLearner(RemoteLearners):
     """Starts a program that learns, and opens a stream of experience to it for each task.
 
         child = ChildLearner([sys.executable, "-m", "relaax_like.launch.learner_main", ...])
@@ -62,12 +61,12 @@ class ChildLearner:
         on_failure: Callable[[RelaaxError], None] = lambda error: None,
         fatal: Sequence[int] = (),
     ):
+        super().__init__(self._make_remote)
         self._argv = list(argv)
         self._environment = environment
         self._on_global_t = on_global_t
         self._on_failure = on_failure
         self._fatal = fatal
-        self._learners: dict[str, RemoteLearner] = {}
         self._lock = threading.Lock()  # guards the child; none must be started after a stop
         self._child: _Child | None = None
         self._stopping = threading.Event()
@@ -86,21 +85,21 @@ class ChildLearner:
         if not (self._watcher.is_alive() or self._stopping.is_set()):
             self._watcher.start()
 
-    def learner(
-        self, task: str, manifest: Manifest, names: Collection[str] | None = None
-    ) -> Learner:
-        """Returns one task's learner; call it once per task, before agents act.
+    def stop(self) -> None:
+        """Lets the process finish the submitted work, for some seconds, and ends it. Idempotent."""
+        self._stopping.set()
+        super().stop()
+        with self._lock:
+            if self._child is not None:
+                self._child.end()
 
-        Args:
-          task: name of the task.
-          manifest: of the task's values.
-          names: of the variables that agents need; all others arrive as NaN; None: all.
-        """
+    def _make_remote(self, task: str, manifest: Manifest | None) -> RemoteLearner:
+        assert manifest is not None, "a child's values are those of its task"
 
         def open_stream() -> CollectStream:
             return CollectStream(self._get_child().open_call(), manifest, task)
 
-        remote = self._learners[task] = RemoteLearner(
+        return RemoteLearner(
             open_stream,
             task,
             on_global_t=self._on_global_t,
@@ -108,25 +107,6 @@ class ChildLearner:
             is_child=True,
             server=LEARNER,
         )
-        remote.connect(names)
-        return remote
-
-    def wait_loaded(self, timeout_sec: float) -> bool:
-        """Waits until the learner of each task has answered once; returns whether all have."""
-        end = time.monotonic() + timeout_sec
-        return all(r.wait_loaded(end - time.monotonic()) for r in self._learners.values())
-
-    def stop(self) -> None:
-        """Lets the process finish the submitted work, for some seconds, and ends it. Idempotent."""
-        self._stopping.set()
-        stops = [threading.Thread(target=remote.close) for remote in self._learners.values()]
-        for stop in stops:
-            stop.start()
-        for stop in stops:
-            stop.join()
-        with self._lock:
-            if self._child is not None:
-                self._child.end()
 
     def _get_child(self) -> "_Child":
         """Returns the child, and starts one if there is none.
@@ -155,7 +135,7 @@ class ChildLearner:
 
     def _watch(self) -> None:
         while not self._stopping.wait(_SILENCE_SEC / 10):
-            silent = max((remote.silent_sec for remote in self._learners.values()), default=0.0)
+            silent = max((remote.silent_sec for remote in self._learners), default=0.0)
             with self._lock:
                 if silent >= _SILENCE_SEC and self._child is not None:
                     logger.error("no message from the learner for %.0f s; killing it", silent)

@@ -132,6 +132,9 @@ class ComputationTask:
 
     Attributes:
       name: the argument `task`.
+      statistics: names of the model's running statistics: of inputs, and of returns to scale
+        rewards.
+      num_gradients: number of the newest gradient or update, which determines its random numbers.
 
     Raises:
       ConfigError: the config has plans by task, but none for this one, or `groups` of the model has
@@ -149,6 +152,30 @@ class ComputationTask:
         self._algorithm = algorithm
         self._clips = clips
         model = algorithm.model
+        self.name = task
+        self.num_gradients = 0
+        self._specify(algorithm.config)
+        self._no_steps = to_int64(0)
+        # Guards the variables: no prediction sees a partly updated set of values.
+        self._lock = model.lock
+        self._normalizers = {n.statistic: n for n in get_normalizers(model)}
+        self.statistics = tuple(self._normalizers)
+        self._generator = make_generator(algorithm.seed)
+        self._exploration = Exploration(model, algorithm.config)
+        self._compiled: dict[bool, Callable[[list[tf.Tensor]], Any]] = {}
+        self._compiled_for_batch: dict[Any, Callable[..., Any]] = {}
+        self._seen: collections.Counter[Any] = collections.Counter()
+        self._begun: set[Any] = set()  # shapes whose separate compilation has begun
+        self._compile_in_background = compile_in_background
+        self._compiling = threading.Lock()
+        self._compilers: list[threading.Thread] = []
+        self._closing = False
+        self._assign = self._compile_assign()
+        self._read = self._compile_read()
+
+    def _specify(self, config: Any) -> None:
+        """Reads what the model and the plan say about all compiled functions."""
+        model = self._algorithm.model
         self._input_specs = _to_signatures(model.get_input_specs())
         learning_specs = _to_signatures(get_learning_specs(model))
         self._state_specs = _to_signatures(model.get_state_specs())
@@ -164,9 +191,8 @@ class ComputationTask:
             "next_actions": action_specs,
             "rewards": _to_signatures(model.get_reward_specs()),
         }
-        self.name = task
-        plan = get_task_plan(algorithm.config, task)
-        self._settings = Settings(algorithm.config, plan)
+        plan = get_task_plan(config, self.name)
+        self._settings = Settings(config, plan)
         self._setting_values = tf.constant(self._settings.values)
         # Inputs of all compiled functions: global_t and the settings.
         self._common_specs = [
@@ -176,29 +202,12 @@ class ComputationTask:
         # Gradients also have a number, which determines their random numbers.
         self._gradient_specs = [*self._common_specs, tf.TensorSpec([], tf.int64)]
         self._wants_next_actions = plan is not None and plan.next_actions
-        self._num_gradients = 0
-        self._no_steps = to_int64(0)
         self._trainable = get_trainable_variables(model)
         self._variables = order_variables(model)
         self._groups = [model.get_group(get_name(variable)) for variable in self._trainable]
-        # Guards the variables: no prediction sees a partly updated set of values.
-        self._lock = model.lock
-        self._normalizers = {n.statistic: n for n in get_normalizers(model)}
-        self._generator = make_generator(algorithm.seed)
-        self._exploration = Exploration(model, algorithm.config)
-        self._compiled: dict[bool, Callable[[list[tf.Tensor]], Any]] = {}
-        self._compiled_for_batch: dict[Any, Callable[..., Any]] = {}
-        self._seen: collections.Counter[Any] = collections.Counter()
-        self._begun: set[Any] = set()  # shapes whose separate compilation has begun
-        self._compile_in_background = compile_in_background
-        self._compiling = threading.Lock()
-        self._compilers: list[threading.Thread] = []
-        self._closing = False
         self._variables_by_dtype: dict[tf.DType, list[tf.Variable]] = {}
         for variable in self._variables:
             self._variables_by_dtype.setdefault(variable.dtype, []).append(variable)
-        self._assign = self._compile_assign()
-        self._read = self._compile_read()
 
     def split_rewards(self, rewards: np.ndarray) -> dict[str, np.ndarray]:
         """Splits rewards `[..., r]` into those of each name, `[..., n]`, as views.
@@ -262,11 +271,6 @@ class ComputationTask:
         """Shapes of the model's memory, without the batch axis."""
         return {name: tuple(spec.shape[1:]) for name, spec in self._state_specs.items()}
 
-    @property
-    def statistics(self) -> tuple[str, ...]:
-        """Names of the model's running statistics: of inputs, and of returns to scale rewards."""
-        return tuple(self._normalizers)
-
     def get_statistic(self, name: str) -> Moments:
         """Returns a running statistic of the model; `name` is one of `statistics`."""
         normalizer = self._normalizers[name]
@@ -288,15 +292,6 @@ class ComputationTask:
         for key, count in seen:
             form, *shapes = key
             self._seen[(form, *map(tuple, shapes))] = count
-
-    @property
-    def num_gradients(self) -> int:
-        """Number of the newest gradient or update, which determines its random numbers."""
-        return self._num_gradients
-
-    @num_gradients.setter
-    def num_gradients(self, number: int) -> None:
-        self._num_gradients = number
 
     def get_variables(self) -> list[Variable]:
         """Returns the model's variables with their current values, in manifest order."""
@@ -419,9 +414,9 @@ class ComputationTask:
                 "Agent from BatchAgent there, or remove agent.py"
             )
         parts = self._make_batch(**batch)
-        self._num_gradients += 1
+        self.num_gradients += 1
         call = self._get_compiled("gradients", parts, self._compile_gradients)
-        number = to_int64(self._num_gradients)
+        number = to_int64(self.num_gradients)
         gradient = call([to_int64(global_t), self._setting_values, number, *flatten(parts)])
         return gradient.arrays, gradient.numbers
 
@@ -662,19 +657,16 @@ class ComputationTask:
     ) -> Callable[[list[tf.Tensor]], Gradient]:
         """Returns one compiled call from a batch with these names to gradients and costs.
 
-        Gradients and numbers are returned as one array each: every array that is passed out of
-        TensorFlow costs as much as a small layer.
+        They are one array each: each that leaves TensorFlow costs as much as a small layer.
 
         Args:
           batch: defines the tensors' names; its part `CHOSEN`, if any, which rows to learn from.
-          specs: of its tensors.
-          xla: whether XLA compiles it.
+          specs, xla: of its tensors, and whether XLA compiles it.
           groups: variable groups of the gradient; None: all.
           prepared: whether `prepare` was called for the batch.
           with_rows: whether to return results of each row.
         """
-        names: list[str] = []
-        names_of_rows: list[str] = []
+        names, names_of_rows = list[str](), list[str]()
         # As in a complete update, so that both draw the same random numbers.
         series = "+".join(self._group_variables() if groups is None else groups)
 
@@ -693,20 +685,15 @@ class ComputationTask:
             stacked = tf.stack([tf.cast(cost, tf.float32) for cost in numbers.values()])
             return concatenate(gradients), stacked, list(results.values())
 
-        concrete = self._compile_function(
-            flat, [*self._gradient_specs, *specs], xla, self._explain_compiling
-        )
+        signature = [*self._gradient_specs, *specs]
+        concrete = self._compile_function(flat, signature, xla, self._explain_compiling)
         shapes = self._find_shapes(groups)
 
         def call(tensors: list[tf.Tensor]) -> Gradient:
             vector, costs, rows = concrete(*tensors)
-            return Gradient(
-                groups=tuple(groups or ()),
-                flat=vector.numpy(),
-                shapes=shapes,
-                numbers=dict(zip(names, costs.numpy().tolist(), strict=True)),
-                rows={n: row.numpy() for n, row in zip(names_of_rows, rows, strict=True)},
-            )
+            named = dict(zip(names, costs.numpy().tolist(), strict=True))
+            results = {n: row.numpy() for n, row in zip(names_of_rows, rows, strict=True)}
+            return Gradient(tuple(groups or ()), vector.numpy(), shapes, named, results)
 
         return call
 

@@ -371,7 +371,7 @@ class ExperienceService(ExperienceSink):
         with self._changed:
             self._source, self._version = loop.source, first.version
             self._finished = bool(first.finished)
-            for client_id, known in loop.source.received.items():
+            for client_id, known in loop.source.tally.received.items():
                 # If agents wait for their rollouts, the values contain exactly those up to
                 # `learned`. Otherwise they can contain any, and none must be used again.
                 received = known.learned if self._waits else known.counted

@@ -196,7 +196,7 @@ class GradientTask(ComputationTask):
         if seed is None:
             tensors = flatten(parts)
             return updates, ((unflatten(parts, cut.take(tensors, one)), one) for one in drawn)
-        prepared = self._prepare_batch(parts, self._num_gradients + 1, global_t, group)
+        prepared = self._prepare_batch(parts, self.num_gradients + 1, global_t, group)
         return updates, (({**prepared, CHOSEN: {unit: tf.constant(one)}}, one) for one in drawn)
 
     def _look_ahead(
@@ -207,7 +207,7 @@ class GradientTask(ComputationTask):
         group: "JointPushing",
     ) -> Iterator[Minibatch]:
         """Prepares all minibatches, and sums over all learners what is known before any update."""
-        first = self._num_gradients + 1
+        first = self.num_gradients + 1
         prepared = [
             (one if CHOSEN in one else self._prepare_batch(one, first, global_t, group), chosen)
             for one, chosen in minibatches
@@ -237,8 +237,8 @@ class GradientTask(ComputationTask):
           global_t: environment steps of the whole run.
           group: see `compute_updates`.
         """
-        self._num_gradients += 1
-        number = self._num_gradients
+        self.num_gradients += 1
+        number = self.num_gradients
         is_prepared = group is not None or CHOSEN in parts
         if not is_prepared and self._algorithm.phases:
             parts, is_prepared = self._prepare_batch(parts, number, global_t, None), True
@@ -289,7 +289,7 @@ class GradientTask(ComputationTask):
         self, parts: Parts, phase: int, is_prepared: bool, global_t: int, shared: Shared | None
     ) -> Gradient:
         form = self._get_phase(parts, phase, is_prepared)
-        inputs = self._make_inputs(global_t, self._num_gradients, shared)
+        inputs = self._make_inputs(global_t, self.num_gradients, shared)
         known = None if shared is None else _exchange_rounds(form, inputs, parts, shared)
         gradient: Gradient = form([*inputs(known), *flatten(parts)])
         if shared is None:

@@ -118,15 +118,14 @@ class Source(abc.ABC):
 
 
 class Sink(abc.ABC):
-    """Receives results; used by the learning thread."""
+    """Receives results; used by the learning thread.
 
-    @property
-    @abc.abstractmethod
-    def number(self) -> int:
-        """Number of iterations delivered in the whole run; `Pushing`: by this start of the learner.
+    Attributes:
+      number: of iterations delivered in the whole run, after `load`; `Pushing`: by this start of
+        the learner.
+    """
 
-        Available after `load`.
-        """
+    number: int = 0
 
     @abc.abstractmethod
     def load(self) -> LearnerUpdate:

@@ -29,6 +29,9 @@ class Publishing(Sink):
       publisher: the parameter server.
       policy: to publish.
       tally: of the steps and episodes to be counted.
+
+    Attributes:
+      number: of the run's publications at `load`, and of this learner's since; see `Sink`.
     """
 
     def __init__(self, publisher: Publisher, policy: "LearningPolicy", tally: Tally):
@@ -36,12 +39,6 @@ class Publishing(Sink):
         self._policy = policy
         self._tally = tally
         self._lease: Lease | None = None
-        self._number = 0
-
-    @property
-    def number(self) -> int:
-        """Number of the run's publications at `load`, and of this learner's since; see `Sink`."""
-        return self._number
 
     def load(self) -> LearnerUpdate:
         """Becomes the run's only learner; see `Sink`.
@@ -53,7 +50,7 @@ class Publishing(Sink):
         self._lease = lease = self._publisher.lease()
         self._tally.load(lease.received)
         self._policy.load(lease)
-        self._number = lease.number
+        self.number = lease.number
         values = lease.manifest.unpack(lease.values)
         return LearnerUpdate((), lease.version, lease.global_t, lease.finished, values)
 
@@ -76,10 +73,10 @@ class Publishing(Sink):
             with hold_gpu():
                 values, optimizers = self._policy.get_values(), self._policy.get_optimizers()
             counts = self._tally.take(iteration.tickets)
-            self._number += 1
+            self.number += 1
             reply = self._publisher.publish(
                 Publication(
-                    number=self._number,
+                    number=self.number,
                     values=self._lease.manifest.pack(values),
                     slots=optimizers.slots,
                     steps=optimizers.steps,

@@ -71,17 +71,11 @@ class Pushing(UpdatePolicy[GradientTask], Sink):
         super().__init__(task, plan, seed)
         self._client = client
         self._tally = tally
-        self._number = 0
         self.values: Sequence[np.ndarray] = ()
         self.has_pushed = False
         self.is_ending = False
         if isinstance(plan, Replay):
             task.wants_rows = task.wants_rows or plan.priority_exponent is not None
-
-    @property
-    def number(self) -> int:
-        """Number of this learner's iterations; see `Sink`."""
-        return self._number
 
     @property
     def global_t(self) -> int:
@@ -256,7 +250,7 @@ class Pushing(UpdatePolicy[GradientTask], Sink):
 
     def deliver(self, iteration: TrainingData | ReplayIteration) -> LearnerUpdate:
         """Returns the values from the last push; see `Sink`."""
-        self._number += 1
+        self.number += 1
         return self.report(iteration.tickets, with_values=True)
 
     def count(

@@ -171,15 +171,19 @@ def validate_files(
             unfit = unfit or error
     ranges.close()
     watch.close()
-    if damaged:
-        lines = "".join(f"\n  {one.path} ({one.reason})" for one in damaged)
-        raise InvalidInputError(
-            f"damaged recordings, or recordings without trajectories ({len(damaged)} of "
-            f"{len(files)}); leave them out, or record or download them again:{lines}"
-        )
-    if unfit is not None:
-        raise unfit
+    refusal = _list_damaged(damaged, len(files)) if damaged else unfit
+    if refusal is not None:
+        raise refusal
     return steps
+
+
+def _list_damaged(damaged: Sequence[DamagedFileError], number: int) -> InvalidInputError:
+    """Returns an error that lists all damaged recordings, among a number of them."""
+    lines = "".join(f"\n  {one.path} ({one.reason})" for one in damaged)
+    return InvalidInputError(
+        f"damaged recordings, or recordings without trajectories ({len(damaged)} of {number}); "
+        f"leave them out, or record or download them again:{lines}"
+    )
 
 
 def _validate_length(rollout: Rollout, name: str, plan: RolloutPlan) -> None:

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Sequence
 
+from relaax_like.core.manifest import Manifest
 from relaax_like.core.roles import Learner
 from relaax_like.learn.remote_learner import RemoteLearner
 
@@ -17,16 +18,18 @@ class RemoteLearners:
         learners.stop()
 
     Args:
-      make_learner: makes the learner of a task, not connected; "": the only one.
+      make_learner: makes the learner of a task, not connected, from its name and the argument
+        `manifest` of `learner`.
     """
 
-    def __init__(self, make_learner: Callable[[str], RemoteLearner]):
+    def __init__(self, make_learner: Callable[[str, Manifest | None], RemoteLearner]):
         self._make_learner = make_learner
         self._learners: list[RemoteLearner] = []
 
     def learner(
         self,
         task: str = "",
+        manifest: Manifest | None = None,
         names: Collection[str] | None = None,
         variables: Sequence[str] | None = None,
     ) -> Learner:
@@ -34,10 +37,11 @@ class RemoteLearners:
 
         Args:
           task: name of the task; "": the only task.
+          manifest: of the task's values, for a `ChildLearner`; None: that of the run.
           names: see `RemoteLearner.connect`.
           variables: see `RemoteLearner.connect`.
         """
-        remote = self._make_learner(task)
+        remote = self._make_learner(task, manifest)
         self._learners.append(remote)
         remote.connect(names, variables)
         return remote

@@ -32,15 +32,11 @@ class Requests:
       wants_values: whether a sink that pushes gradients pushes the pending counts and answers with
         the newest values; False: the answer only lets the agents continue.
       error: why their rollouts could not be used; None: no error.
-      env_steps: always 0: no steps are learned from.
-      mean_version: always None; see `Iteration`.
     """
 
     tickets: Sequence[int]
     wants_values: bool = True
     error: Exception | None = None
-    env_steps: int = 0
-    mean_version: float | None = None
 
 
 class RequestQueue(Source):

@@ -129,7 +129,7 @@ class LearningTask(ComputationTask):
             for group in groups
         }
         targets = get_targets(algorithm.model)
-        self._mixers = [_Mixer(target, self._find_group(target)) for target in targets]
+        self._targets = [(self._find_group(target), target) for target in targets]
         self._has_compiled = False
 
     def _find_group(self, target: Any) -> str:
@@ -360,9 +360,9 @@ class LearningTask(ComputationTask):
             step = steps.read_value() + 1
             self._optimizers[group].apply(own, step, global_t, finite)
             steps.assign(tf.where(finite, step, step - 1))
-            for mixer in self._mixers:
-                if mixer.group == group:
-                    mixer.mix(step, finite)
+            for source, target in self._targets:
+                if source == group:
+                    _mix(target, step, finite)
         costs = {group: losses.costs[group] for group in phase.groups}
         numbers = {**{g: c for g, c in losses.costs.items() if g not in costs}, **losses.metrics}
         return {**costs, **numbers}, losses.rows, finite
@@ -423,25 +423,15 @@ class _Names:
         return UpdateResult(costs, updates, named)
 
 
-class _Mixer:
-    """Copies or mixes targets after a step of their source's group."""
-
-    def __init__(self, target: Target[Any], group: str):
-        self.group = group
-        self._target = target
-        pairs = zip(target.copies, target.sources, strict=True)
-        self._pairs = [(as_tf_variable(copy), as_tf_variable(source)) for copy, source in pairs]
-
-    def mix(self, step: tf.Tensor, wanted: tf.Tensor) -> None:
-        """Copies or mixes after an optimizer step of the source's group."""
-        target = self._target
-        if target.every is not None:
-            wanted = tf.logical_and(wanted, tf.equal(step % target.every, 0))
-        for copy, source in self._pairs:
-            new = source.read_value()
-            if target.tau is not None:
-                new = target.tau * new + (1.0 - target.tau) * copy
-            copy.assign(tf.where(wanted, new, copy))
+def _mix(target: Target[Any], step: tf.Tensor, wanted: tf.Tensor) -> None:
+    """Copies or mixes a target after an optimizer step of its source's group."""
+    if target.every is not None:
+        wanted = tf.logical_and(wanted, tf.equal(step % target.every, 0))
+    for copy, source in zip(target.copies, target.sources, strict=True):
+        own, new = as_tf_variable(copy), as_tf_variable(source).read_value()
+        if target.tau is not None:
+            new = target.tau * new + (1.0 - target.tau) * own
+        own.assign(tf.where(wanted, new, own))
 
 
 def _trace_epochs(

@@ -130,7 +130,7 @@ def test_works_become_versions_and_a_killed_learner_is_started_again(config, cap
         old = get_pid(child)
         freeze(old)
         learner.submit(LearnRequest(2, make_rollout(3, 1), (), 15))
-        wait_until(lambda: child._learners["RL"]._under_way, "the work's way out")
+        wait_until(lambda: child._learners[0]._under_way, "the work's way out")
         os.kill(old, signal.SIGKILL)
         assert answers.wait_for(2).values is None
         assert "ended with status -9" in caplog.text

@@ -112,7 +112,7 @@ class Agents:
 
     def __init__(self, learners: RemoteLearners, task: str):
         names = [f"{task}/{variable.name}" for variable in VARIABLES]
-        self.learner = learners.learner(task, names, names)
+        self.learner = learners.learner(task, names=names, variables=names)
         self.done: list[int] = []
         self.versions: list[int] = []
         self.values: list[np.ndarray] = []
@@ -141,7 +141,7 @@ class Agents:
 
 def make_remote(link: Link, failures: list[RelaaxError]) -> RemoteLearners:
     return RemoteLearners(
-        lambda task: RemoteLearner(
+        lambda task, _: RemoteLearner(
             lambda: link.collect_stream("rlx", WAIT_SEC, task), "rlx", on_failure=failures.append
         )
     )
@@ -240,7 +240,7 @@ def test_variables_of_another_algorithm_end_the_learners(server: ParameterServer
     failures: list[RelaaxError] = []
     with serve(server) as link:
         remote = make_remote(link, failures)
-        remote.learner("goal", ["goal/other"], ["goal/other"])
+        remote.learner("goal", names=["goal/other"], variables=["goal/other"])
         wait_until(lambda: failures, "a failure")
         remote.stop()
     with pytest.raises(ConfigError, match=r"goal/other.*the same algorithm folder"):

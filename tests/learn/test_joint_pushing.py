@@ -151,7 +151,7 @@ class Reference(GradientTask):
         unit = draw.minibatch_of
         total = STEPS * SLOTS if unit == "steps" else SLOTS
         parts = self._make_batch(**batch)
-        prepared = self._prepare_batch(parts, self._num_gradients + 1, global_t, None)
+        prepared = self._prepare_batch(parts, self.num_gradients + 1, global_t, None)
         drawn = []
         for first, last in SHARES:
             width = last - first

@@ -297,7 +297,7 @@ def test_a_publication_contains_which_experience_was_counted_and_learned_from(
     assert server.lease().received == {"one": Received(7, 2, 2), "other": Received(3, 5, 5)}
     again = make_plain_learner(server)
     again.load()
-    assert again.source.received == server.lease().received
+    assert again.source.tally.received == server.lease().received
 
 
 def test_another_learner_goes_on_where_the_first_one_ended(server: ParameterServer) -> None:

@@ -504,7 +504,7 @@ class PairCarrier(_LearnerCarrier):
         wait_until(lambda: bool(self.events.read("begun")), "a segment")
 
     def lost(self) -> int:
-        return sum(remote.lost_rollouts for remote in self._child._learners.values())
+        return sum(remote.lost_rollouts for remote in self._child._learners)
 
     def publish_older(self) -> None:
         self.send(Segment.of(OLDER))
