@@ -18,8 +18,8 @@ and has no sink.
 
 import abc
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -37,24 +37,14 @@ if TYPE_CHECKING:
 _WAIT_SEC = 0.5
 
 
-class Iteration(Protocol):
-    """What one update learns from; its other attributes depend on the update."""
-
-    @property
-    def env_steps(self) -> int:
-        """Number of new environment steps, or of all steps of a recording; for rates."""
-
-    @property
-    def tickets(self) -> Sequence[int]:
-        """Tickets of the rollouts or requests that it uses up."""
-
-    @property
-    def mean_version(self) -> float | None:
-        """Mean version of the values that acted; None: another run has acted, or it is unknown."""
-
-
 class Source(abc.ABC):
-    """Provides iterations; used by the learning thread."""
+    """Provides iterations, such as `TrainingData`; used by the learning thread.
+
+    All have `tickets`, of the rollouts or requests that they use up. Those to learn from also have
+    `env_steps`, the number of new environment steps, or of all steps of a recording, for rates; and
+    `mean_version`, of the values that acted, None if another run has acted, or it is unknown. Their
+    other attributes depend on the update.
+    """
 
     def load(self) -> None:  # noqa: B027 - optional
         """Restores the data that an earlier process has left; called after `Sink.load`.

@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from relaax_like.core.records import LearnerUpdate, Lease, Publication
 from relaax_like.core.roles import Publisher
-from relaax_like.learn.learner_loop import Iteration, Sink
+from relaax_like.learn.learner_loop import Sink
 from relaax_like.learn.tally import Tally
 from relaax_like.nn.device import hold_gpu
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ServerUnavailableError
 
 if TYPE_CHECKING:  # It imports TensorFlow.
+    from relaax_like.experience.collector import TrainingData
     from relaax_like.learn.learning_policy import LearningPolicy
+    from relaax_like.learn.replayed import ReplayIteration
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +64,7 @@ class Publishing(Sink):
         self._policy.global_t = global_t
         return replace(newest, global_t=global_t, finished=finished)
 
-    def deliver(self, iteration: Iteration) -> LearnerUpdate:
+    def deliver(self, iteration: "TrainingData | ReplayIteration") -> LearnerUpdate:
         """Publishes values and counts; see `Sink`.
 
         Raises:
@@ -90,7 +92,9 @@ class Publishing(Sink):
             iteration.tickets, reply.version, reply.global_t, reply.finished, values
         )
 
-    def count(self, iteration: Iteration | None = None) -> LearnerUpdate | None:
+    def count(
+        self, iteration: "TrainingData | ReplayIteration | None" = None
+    ) -> LearnerUpdate | None:
         """Publishes counts without new values; see `Sink`.
 
         Raises:
