@@ -92,7 +92,7 @@ def test_tensorflow_stays_in_models_and_algorithms() -> None:
 
 # What each package must not import. Imports point one way: cli, launch, servers, agent,
 # learn, algorithm, nn; core, config and wire lie below them all and know none of them.
-UPPER = "coordinator supervision ray_engine run_folders reports client_checks launch cli"
+UPPER = "coordinator supervision run_folders client_checks launch cli"
 SERVERS = f"parameter_server rlx_server sampling {UPPER}"
 ROLES = f"agent learn algorithm nn {SERVERS}"
 LAYERS = {
@@ -114,20 +114,15 @@ LAYERS = {
     "parameter_server": f"rlx_server agent learn algorithm nn client sampling {UPPER}",
     "rlx_server": f"parameter_server client sampling {UPPER}",
     "supervision": "core bridge client metrics experience agent learn algorithm nn sampling"
-    " parameter_server rlx_server ray_engine run_folders reports client_checks launch cli",
-    # It places processes, whatever they are.
-    "ray_engine": "core bridge client metrics experience agent learn algorithm nn sampling"
-    " parameter_server rlx_server coordinator run_folders reports client_checks launch cli",
-    "run_folders": "bridge client experience agent algorithm nn rlx_server sampling supervision"
-    " ray_engine reports client_checks launch cli",
-    "reports": "bridge experience agent learn algorithm nn rlx_server sampling ray_engine"
-    " client_checks launch cli",
+    " parameter_server rlx_server run_folders client_checks launch cli",
+    "run_folders": "bridge experience agent algorithm nn rlx_server sampling client_checks"
+    " launch cli",
     # A coordinator knows queues and folders, a slave starts a command: neither trains.
     "coordinator": "client metrics experience agent algorithm nn rlx_server sampling run_folders"
-    " ray_engine reports client_checks launch cli",
+    " client_checks launch cli",
     # It plays the server with the session that a server has, and any agents.
     "client_checks": "bridge metrics agent learn algorithm nn parameter_server sampling coordinator"
-    " ray_engine run_folders reports launch cli",
+    " run_folders launch cli",
     "launch": "client_checks cli",
 }
 

@@ -17,7 +17,7 @@ READERS = {
     "parameter_server/applier.py": "the epoch of a server without a folder",
     "parameter_server/learner_lease.py": "the first term of a lease; after that it is counted",
     "parameter_server/folder.py": "the first epoch of a folder; after that it is counted",
-    "ray_engine/run_record.py": "shown",
+    "supervision/run_record.py": "shown",
     "wire/tls.py": "whether to warn of a certificate that expires",
     "wire/tracing.py": "the place of a process on the common axis",
 }

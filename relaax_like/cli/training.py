@@ -12,7 +12,7 @@ from relaax_like.config.keys import flags_to_overrides
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import fix_run_dir
-from relaax_like.reports.modes import LogMode
+from relaax_like.run_folders.modes import LogMode
 from relaax_like.supervision.process import (
     EXIT_ERROR,
     Shutdown,

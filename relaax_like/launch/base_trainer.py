@@ -28,9 +28,9 @@ from relaax_like.nn.compiling import get_compile_seconds
 from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.nn.threads import limit_blas_threads
 from relaax_like.parameter_server.parameter_server import ParameterServer
-from relaax_like.reports.live import JsonProgress, NewestScalars, Progress, open_progress
-from relaax_like.reports.modes import LogMode
-from relaax_like.reports.progress import print_summary, watch_progress
+from relaax_like.run_folders.live import JsonProgress, NewestScalars, Progress, open_progress
+from relaax_like.run_folders.modes import LogMode
+from relaax_like.run_folders.progress import print_summary, watch_progress
 from relaax_like.run_folders.run_folder import (
     TRAIN,
     describe_start,

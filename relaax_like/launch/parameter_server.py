@@ -42,8 +42,8 @@ from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.parameter_server.store import Store
-from relaax_like.reports.progress import print_summary, watch_progress
 from relaax_like.run_folders.previous import tell_jumps_at_resume
+from relaax_like.run_folders.progress import print_summary, watch_progress
 from relaax_like.run_folders.recording import make_file_recorder
 from relaax_like.run_folders.run_folder import (
     SERVERS,

@@ -1,1 +1,1 @@
-"""A run's folder: what lies in it, earlier runs, recorders, numbered copies."""
+"""A run's folder: what lies in it, copies, recorders; and what is shown: tables, plots, traces."""

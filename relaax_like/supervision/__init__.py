@@ -1,1 +1,1 @@
-"""The processes of a run: which there are, their starts and restarts, and how they end."""
+"""The processes of a run: their starts and restarts, here or on a Ray cluster, and their end."""

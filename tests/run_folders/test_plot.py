@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from support.runs import make_returns, make_run
 
-from relaax_like.reports.modes import XAxis
-from relaax_like.reports.plot import (
+from relaax_like.run_folders.modes import XAxis
+from relaax_like.run_folders.plot import (
     _make_figure,
     choose_curve,
     compute_band,
@@ -18,9 +18,9 @@ from relaax_like.reports.plot import (
     plot_runs,
     validate_output,
 )
-from relaax_like.reports.trace import find_trace_folder
-from relaax_like.reports.video import validate_video
 from relaax_like.run_folders.runs import Run, RunGroup, group_runs, load_runs
+from relaax_like.run_folders.trace import find_trace_folder
+from relaax_like.run_folders.video import validate_video
 from relaax_like.wire.errors import ConfigError
 
 

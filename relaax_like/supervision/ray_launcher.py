@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from relaax_like.config.address import Address, parse_address
-from relaax_like.ray_engine.node_actor import END, REPORT, NodeActor
 from relaax_like.supervision.launcher import ReadOutput, TakeReport
+from relaax_like.supervision.node_actor import END, REPORT, NodeActor
 from relaax_like.supervision.process import EXIT_ERROR, EXIT_USAGE
 from relaax_like.supervision.topology import Node, Role, Topology
 from relaax_like.wire.errors import ConfigError, RelaaxError

@@ -10,7 +10,7 @@ from support.snapshots import make_state
 from relaax_like.core.records import Episode
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.statistics import Statistics
-from relaax_like.reports.compare import RunSummary, find_mean_returns, summarize_run
+from relaax_like.run_folders.compare import RunSummary, find_mean_returns, summarize_run
 from relaax_like.run_folders.runs import load_runs
 
 # Second, step, mean return. The window is ten episodes: the third point is the first over a whole

@@ -22,8 +22,8 @@ from rich.text import Text
 from relaax_like.config.models import Experiment
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import Status
-from relaax_like.reports.modes import SPARE_COLUMNS, LogMode
-from relaax_like.reports.progress import log_progress
+from relaax_like.run_folders.modes import SPARE_COLUMNS, LogMode
+from relaax_like.run_folders.progress import log_progress
 from relaax_like.supervision.process import Shutdown
 
 logger = logging.getLogger(__name__)

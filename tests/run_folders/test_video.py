@@ -13,7 +13,7 @@ from support.cluster import ROOT
 from relaax_like.client.interactor import EnvironmentSlots
 from relaax_like.config.algorithm_folder import load_folder_module
 from relaax_like.config.models import EnvironmentConfig
-from relaax_like.reports.video import FilmedSlots, validate_video
+from relaax_like.run_folders.video import FilmedSlots, validate_video
 from relaax_like.wire.errors import ConfigError
 
 
@@ -103,7 +103,7 @@ FULL = """
 import resource, sys
 from pathlib import Path
 import numpy as np
-from relaax_like.reports.video import FilmedSlots
+from relaax_like.run_folders.video import FilmedSlots
 from relaax_like.wire.errors import ConfigError
 
 class Noise:

@@ -8,7 +8,7 @@ from relaax_like.metrics.curves import Curve
 from relaax_like.metrics.names import EPISODE_REWARD, MEAN_RETURN, RETURN_EPISODES
 from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.parameter_server.statistics import DEFAULT_WINDOW
-from relaax_like.reports.plot import compute_running_mean
+from relaax_like.run_folders.plot import compute_running_mean
 from relaax_like.run_folders.runs import Run
 from relaax_like.wire.errors import SnapshotError
 

@@ -10,7 +10,7 @@ import numpy as np
 from relaax_like.extras import describe_missing
 from relaax_like.metrics.curves import Curve
 from relaax_like.metrics.names import EPISODE_LENGTH, EPISODE_REWARD, EPISODES, MEAN_RETURN
-from relaax_like.reports.modes import XAxis
+from relaax_like.run_folders.modes import XAxis
 from relaax_like.run_folders.runs import Run, RunGroup
 from relaax_like.wire.errors import ConfigError
 

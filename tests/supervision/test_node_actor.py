@@ -20,8 +20,8 @@ import ray
 from ray import cloudpickle
 from support.cluster import ROOT, wait_until
 
-from relaax_like.ray_engine.node_actor import NodeActor, find_free_address
-from relaax_like.ray_engine.ray_launcher import RayLauncher, _RayProcess, _shorten
+from relaax_like.supervision.node_actor import NodeActor, find_free_address
+from relaax_like.supervision.ray_launcher import RayLauncher, _RayProcess, _shorten
 from relaax_like.supervision.topology import Node
 from relaax_like.wire.errors import RelaaxError
 

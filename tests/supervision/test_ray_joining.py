@@ -11,7 +11,7 @@ import pytest
 from support.cluster import find_free_port
 
 from relaax_like.config.address import Address
-from relaax_like.ray_engine.joining import _asks_for_token, _check_token_file, join
+from relaax_like.supervision.ray_joining import _asks_for_token, _check_token_file, join
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
 

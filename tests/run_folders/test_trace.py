@@ -11,8 +11,8 @@ import pytest
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.run import make_topology
-from relaax_like.reports.chrome_trace import write_chrome_trace
-from relaax_like.reports.trace import (
+from relaax_like.run_folders.chrome_trace import write_chrome_trace
+from relaax_like.run_folders.trace import (
     Report,
     compute_own_times,
     compute_report,

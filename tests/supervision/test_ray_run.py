@@ -21,8 +21,8 @@ PARAMETER_SERVER = {"relaax_like.cli.servers", "parameter_server"}
 SHORTAGE = """
 import sys
 from pathlib import Path
-from relaax_like.ray_engine.joining import join
-from relaax_like.ray_engine.ray_launcher import RayLauncher
+from relaax_like.supervision.ray_joining import join
+from relaax_like.supervision.ray_launcher import RayLauncher
 from relaax_like.supervision.topology import Node, Topology
 from relaax_like.wire.errors import RelaaxError
 nodes = [Node(name="ps", role="parameter server", argv=["true"]),
@@ -37,8 +37,8 @@ except RelaaxError as error:
 HUNG = """
 import os, signal, sys
 from pathlib import Path
-from relaax_like.ray_engine import ray_launcher
-from relaax_like.ray_engine.joining import join
+from relaax_like.supervision import ray_launcher
+from relaax_like.supervision.ray_joining import join
 from relaax_like.supervision.topology import Node, Topology
 ray_launcher._READ_SEC, ray_launcher._CALL_SEC = 0.2, 3.0
 program = "import os, time; print(os.getppid(), os.getpid(), flush=True); time.sleep(600)"

@@ -27,8 +27,8 @@ from relaax_like.core.records import Episode, Push, Status
 from relaax_like.metrics.curves import read_curves
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.parameter_server.snapshots import read_latest
-from relaax_like.reports.live import JsonProgress, NewestScalars, TableProgress
-from relaax_like.reports.progress import format_progress, print_summary, watch_progress
+from relaax_like.run_folders.live import JsonProgress, NewestScalars, TableProgress
+from relaax_like.run_folders.progress import format_progress, print_summary, watch_progress
 from relaax_like.wire.errors import InvalidInputError
 
 QUICK = "relaax-parameter-server.progress_interval_sec=0.1"

@@ -1,1 +1,0 @@
-"""Runs the processes of a topology on the machines of a Ray cluster."""

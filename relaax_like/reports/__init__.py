@@ -1,1 +1,0 @@
-"""What people look at: live table, summary, plots, videos, comparisons, traces."""
