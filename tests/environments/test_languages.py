@@ -54,7 +54,7 @@ class Language:
     tools: tuple[str, ...]
     install: str
     require: str
-    target: float = 60.0
+    target: float = 100.0
     plays_cartpole: bool = True
     quick: tuple[str, ...] = ()
     slots: tuple[str, ...] = ()
