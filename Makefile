@@ -23,7 +23,7 @@ $(VENV)/.installed: pyproject.toml setup.py
 	$(BIN)/pip install --quiet --no-compile --editable '.[dev]'  # Python compiles what it imports
 	@# Both compile and cache kernels, each on a core.
 	$(BIN)/python -m relaax_like.parameter_server.kernels & first=$$!; \
-	$(BIN)/python -c "from relaax_like.replay.kernels import compile_kernels; compile_kernels()" \
+	$(BIN)/python -c "from relaax_like.experience.replay.kernels import compile_kernels; compile_kernels()" \
 		&& wait $$first
 	touch $@
 

@@ -40,7 +40,7 @@ def call_once(cache: str) -> None:
     from relaax_like.launch.backprop_main import make_fake_rollout
     from relaax_like.launch.learners import make_learning_task, require_plan
     from relaax_like.nn.compiling import use_compile_cache
-    from relaax_like.supervision.process import without_native_stderr
+    from relaax_like.runs.processes.process import without_native_stderr
 
     use_compile_cache(Path(cache) if cache else None)
     experiment = load_experiment("ppo", ["algorithm.state_size=4", "algorithm.num_actions=2"])

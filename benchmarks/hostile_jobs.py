@@ -36,8 +36,8 @@ from benchmarks import harms
 from benchmarks.harms import Harm
 from benchmarks.jobs import CONFIG, start, wait_for
 from benchmarks.report import report
-from relaax_like.coordinator.client import CoordinatorLink, JobsClient
-from relaax_like.coordinator.job import FORMAT
+from relaax_like.addons.coordinator.client import CoordinatorLink, JobsClient
+from relaax_like.addons.coordinator.job import FORMAT
 from relaax_like.v1 import coordinator_pb2 as pb
 
 SERVICE = "/relaax.v1.Coordinator/"

@@ -26,8 +26,8 @@ import numpy as np
 import psutil
 
 from benchmarks.report import report
-from relaax_like.coordinator.client import CoordinatorLink, JobsClient
-from relaax_like.coordinator.job import FORMAT
+from relaax_like.addons.coordinator.client import CoordinatorLink, JobsClient
+from relaax_like.addons.coordinator.job import FORMAT
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.errors import ServerUnavailableError
 

@@ -31,7 +31,7 @@ import psutil
 from benchmarks.c_client import compile_client
 from benchmarks.cluster import run_programs, start_servers
 from benchmarks.report import report
-from relaax_like.supervision.process import raise_descriptor_limit
+from relaax_like.runs.processes.process import raise_descriptor_limit
 
 CONFIG = Path(__file__).parents[1] / "algorithms" / "a2c" / "a2c.yaml"
 FORMS = ("python", "c", "connections", "unpaced")

@@ -35,7 +35,7 @@ from benchmarks.peers.peer import CHECKOUT, run_sb3
 from benchmarks.peers.translation import make_settings
 from benchmarks.report import report
 from relaax_like.config.loader import load_experiment
-from relaax_like.run_folders.run_folder import find_progress
+from relaax_like.runs.folders.run_folder import find_progress
 
 CONFIGS = CHECKOUT / "algorithms" / "ppo"
 RUNS = CHECKOUT / "runs" / "benchmarks"

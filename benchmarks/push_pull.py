@@ -34,7 +34,7 @@ from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.store import Store
-from relaax_like.supervision.process import freeze_gc
+from relaax_like.runs.processes.process import freeze_gc
 
 CHECKOUT = Path(__file__).parents[1]
 RAY_VENV = CHECKOUT / ".venv-ray"

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import report
+from relaax_like.experience.replay import Prioritized, RowSpec, Storage, Table, Transitions, Uniform
 from relaax_like.experience.rollout import Rollout
-from relaax_like.replay import Prioritized, RowSpec, Storage, Table, Transitions, Uniform
 
 CAPACITY = 1_000_000
 BLOCKS = (1, 64, 1024)

@@ -20,7 +20,7 @@ gc.set_threshold(20_000, 10, 100)
 # The machine is shared: a slow example says nothing about the code.
 settings.register_profile("relaax", deadline=None)
 settings.load_profile("relaax")
-# Tests read videos beside threads of gRPC; see relaax_like/run_folders/video.py.
+# Tests read videos beside threads of gRPC; see relaax_like/runs/folders/video.py.
 os.environ.setdefault("IMAGEIO_FFMPEG_NO_PREVENT_SIGINT", "1")
 # Tests wait less for XLA: the processes that they start load what an earlier one has compiled, the
 # code is not optimized, and operations are fused in the way that compiles sooner, by a quarter or

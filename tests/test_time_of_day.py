@@ -9,7 +9,7 @@ READS = re.compile(r"\btime\.(time|time_ns|strftime|localtime)\(|\bdatetime\.(no
 READERS = {
     "bridge/client.py": "the life of a client, whose name nobody else ever has",
     "config/run_folder.py": "the name of a folder",
-    "run_folders/run_folder.py": "shown",
+    "runs/folders/run_folder.py": "shown",
     "learn/remote_learner.py": "the life of a client, whose name nobody else ever has",
     "metrics/buffered.py": "the time of a point on a curve",
     "metrics/recorder.py": "the time of a point on a curve, the name of a file",
@@ -17,7 +17,7 @@ READERS = {
     "parameter_server/applier.py": "the epoch of a server without a folder",
     "parameter_server/learner_lease.py": "the first term of a lease; after that it is counted",
     "parameter_server/folder.py": "the first epoch of a folder; after that it is counted",
-    "supervision/run_record.py": "shown",
+    "runs/processes/run_record.py": "shown",
     "wire/tls.py": "whether to warn of a certificate that expires",
     "wire/tracing.py": "the place of a process on the common axis",
 }

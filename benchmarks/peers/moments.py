@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from relaax_like.run_folders.trace import find_trace_folder, load_traces
+from relaax_like.runs.folders.trace import find_trace_folder, load_traces
 
 _UPDATE = "update"
 

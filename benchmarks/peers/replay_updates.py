@@ -25,11 +25,11 @@ from benchmarks.peers.update_cases import ACTION, OBSERVATION
 from benchmarks.report import report
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
 from relaax_like.config.loader import load_experiment
+from relaax_like.experience.replay import RowSpec, Storage, Table, Transitions, Uniform
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.replayed import ReplayIteration
 from relaax_like.learn.updates import LearningTask
-from relaax_like.replay import RowSpec, Storage, Table, Transitions, Uniform
 
 # Calls that are not counted: ours compiles in the first one.
 _WARM_UP = 3

@@ -2,13 +2,13 @@
 
 import sys
 
+from relaax_like.addons.sampling.algo_sampler import AlgoSampler
+from relaax_like.addons.sampling.ppo_optim import PPOOptim
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.plan import OnPolicy
 from relaax_like.launch.algorithm_code import make_model
 from relaax_like.launch.learners import make_learning_task, require_plan
 from relaax_like.launch.local import ask_environment, open_slots
-from relaax_like.sampling.algo_sampler import AlgoSampler
-from relaax_like.sampling.ppo_optim import PPOOptim
 
 MAX_TRAJ_LEN = 500
 

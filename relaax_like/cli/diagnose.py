@@ -21,7 +21,7 @@ from relaax_like.learn.training_error import (
     find_not_finite,
     load_training_error,
 )
-from relaax_like.supervision.process import without_native_stderr
+from relaax_like.runs.processes.process import without_native_stderr
 from relaax_like.wire.errors import RelaaxError
 
 # Prefix of an array's name -> usual cause if it is not finite; the first match is used.

@@ -123,7 +123,7 @@ def _check_command(name: str) -> str:
 
 def _check_port(port: int, section: str) -> str:
     from relaax_like.config.address import Address
-    from relaax_like.supervision.process import validate_port_free
+    from relaax_like.runs.processes.process import validate_port_free
 
     validate_port_free(Address("localhost", port), f"--set {section}.bind=HOST:PORT")
     return "free"

@@ -11,14 +11,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from relaax_like.journal.check import Cut, JournalReport, check_journal, cut_journal
-from relaax_like.journal.head import is_given_up
+from relaax_like.core.journal.check import Cut, JournalReport, check_journal, cut_journal
+from relaax_like.core.journal.head import is_given_up
 from relaax_like.learn.replay_log import GIVEN_UP, find_damage
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.push_journal import GIVEN_UP as PUSHES_GIVEN_UP
 from relaax_like.parameter_server.rehearsal import Rehearsal, rehearse
 from relaax_like.parameter_server.snapshots import list_names
-from relaax_like.supervision.process import EXIT_ERROR
+from relaax_like.runs.processes.process import EXIT_ERROR
 from relaax_like.wire.errors import ConfigError
 
 # Of a run, also of a copy of its snapshots, such as a job's version, which has no lock.

@@ -12,12 +12,12 @@ import typer
 from relaax_like.cli.options import SetOption, command, make_app
 from relaax_like.config.address import parse_address
 from relaax_like.config.models import COORDINATOR_PORT
-from relaax_like.supervision.process import setup_logging
+from relaax_like.runs.processes.process import setup_logging
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.security import ClientSecurity
 
 if TYPE_CHECKING:
-    from relaax_like.coordinator.client import JobsClient
+    from relaax_like.addons.coordinator.client import JobsClient
 
 app = make_app("Queue experiments, and run them on any number of machines.")
 
@@ -131,8 +131,8 @@ def submit(
     Algorithm and environment must be names that the slaves have. Keys that are paths, addresses or
     secrets are refused; the run's folder is the coordinator's.
     """
+    from relaax_like.addons.coordinator.job import validate_name
     from relaax_like.config.job_keys import make_job_config
-    from relaax_like.coordinator.job import validate_name
 
     shown = validate_name(name or config.stem, "--name" if name else "--name (default: the file's)")
     job_config = make_job_config(config, sets)
@@ -188,7 +188,7 @@ def cancel(
 
 
 def _connect(address: str, security: ClientSecurity) -> "JobsClient":
-    from relaax_like.coordinator.client import JobsClient
+    from relaax_like.addons.coordinator.client import JobsClient
 
     return JobsClient(str(parse_address(address, COORDINATOR_PORT)), security)
 

@@ -18,8 +18,8 @@ from relaax_like.config.keys import flags_to_overrides
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import find_experiment
-from relaax_like.run_folders.modes import LogMode, XAxis
-from relaax_like.supervision.process import setup_logging
+from relaax_like.runs.folders.modes import LogMode, XAxis
+from relaax_like.runs.processes.process import setup_logging
 from relaax_like.wire.errors import VERBOSE, ConfigError
 from relaax_like.wire.security import ClientSecurity
 
@@ -545,8 +545,8 @@ def explain_trace(
     ] = None,
 ) -> int:
     """Show where the time of a traced run went, and merge its traces for ui.perfetto.dev."""
-    from relaax_like.run_folders import trace
-    from relaax_like.run_folders.chrome_trace import write_chrome_trace
+    from relaax_like.runs.folders import trace
+    from relaax_like.runs.folders.chrome_trace import write_chrome_trace
 
     traced = trace.find_trace_folder(folder)
     traces, skipped = trace.load_traces(traced)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from relaax_like.supervision.process import run_main
+from relaax_like.runs.processes.process import run_main
 from relaax_like.wire.security import ClientSecurity
 
 SetOption = Annotated[

@@ -12,10 +12,10 @@ from rich.table import Table
 from rich.text import Text
 
 from relaax_like.cli.tables import print_table
-from relaax_like.run_folders.compare import RunSummary, summarize_run
-from relaax_like.run_folders.modes import XAxis
-from relaax_like.run_folders.plot import choose_curve, plot_runs, validate_output
-from relaax_like.run_folders.runs import Run, RunGroup, find_differences, group_runs, load_runs
+from relaax_like.runs.folders.compare import RunSummary, summarize_run
+from relaax_like.runs.folders.modes import XAxis
+from relaax_like.runs.folders.plot import choose_curve, plot_runs, validate_output
+from relaax_like.runs.folders.runs import Run, RunGroup, find_differences, group_runs, load_runs
 
 # Attribute of RunSummary -> title of its row, and the format of its numbers.
 _ROWS: dict[str, tuple[str, Callable[[float], str]]] = {

@@ -8,7 +8,7 @@ import typer
 
 from relaax_like.cli.options import TraceOption, command, make_app, to_overrides
 from relaax_like.config.loader import load_experiment
-from relaax_like.supervision.process import setup_logging, start_tracing
+from relaax_like.runs.processes.process import setup_logging, start_tracing
 
 # Role -> its app; `python -m relaax_like.cli.servers ROLE` runs it, too.
 APPS = {

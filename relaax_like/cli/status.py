@@ -16,7 +16,7 @@ from relaax_like.bridge.errors import NoAnswerError
 from relaax_like.config.address import Address, parse_address
 from relaax_like.config.models import PARAMETER_SERVER_PORT
 from relaax_like.core.records import Status
-from relaax_like.run_folders.modes import SPARE_COLUMNS
+from relaax_like.runs.folders.modes import SPARE_COLUMNS
 from relaax_like.wire.errors import ProtocolError
 from relaax_like.wire.security import ClientSecurity
 

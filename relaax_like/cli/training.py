@@ -12,8 +12,8 @@ from relaax_like.config.keys import flags_to_overrides
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import fix_run_dir
-from relaax_like.run_folders.modes import LogMode
-from relaax_like.supervision.process import (
+from relaax_like.runs.folders.modes import LogMode
+from relaax_like.runs.processes.process import (
     EXIT_ERROR,
     Shutdown,
     clear_traces,
@@ -24,7 +24,7 @@ from relaax_like.supervision.process import (
 from relaax_like.wire.errors import ConfigError
 
 if TYPE_CHECKING:
-    from relaax_like.supervision.topology import Topology
+    from relaax_like.runs.processes.topology import Topology
 
 
 def print_topology(config: Path, sets: Sequence[str]) -> int:
@@ -75,7 +75,7 @@ def begin(
       Exception: see `make_trainer` and `BaseTrainer.run`.
       Stopped: see `BaseTrainer.run`.
     """
-    from relaax_like.run_folders.run_folder import begin_run
+    from relaax_like.runs.folders.run_folder import begin_run
 
     experiment = load_experiment(config, sets, new_run=True)
 
@@ -115,7 +115,7 @@ def resume(
       RelaaxError, ModuleNotFoundError, Exception, Stopped: see `begin`.
     """
     from relaax_like.config.run_folder import find_config, find_experiment
-    from relaax_like.run_folders.run_folder import TRAIN, read_command
+    from relaax_like.runs.folders.run_folder import TRAIN, read_command
 
     file, folders = find_experiment(find_config(run).parent)
     overrides = [*folders, *flags_to_overrides(file, flags), *sets]
@@ -139,7 +139,7 @@ def resume(
 
 def _restart(experiment: Experiment, start: Callable[[Callable[[], None]], int]) -> int:
     """Starts a run again, and restores its folder if that is refused; returns the exit status."""
-    from relaax_like.run_folders.run_folder import remember, validate_not_held
+    from relaax_like.runs.folders.run_folder import remember, validate_not_held
 
     remembered: list[Callable[[], None]] = []
 
@@ -167,7 +167,7 @@ def _train(
     accept_loss: bool,
 ) -> int:
     from relaax_like.launch.training import make_trainer
-    from relaax_like.run_folders.run_folder import validate_not_emptied
+    from relaax_like.runs.folders.run_folder import validate_not_emptied
 
     setup_logging("INFO", sys.stderr if log is LogMode.JSON else None)
     trainer = make_trainer(experiment, sets, log)
@@ -197,10 +197,10 @@ def _run_processes(
     begins_new_run: bool = False,
 ) -> int:
     from relaax_like.launch.parameter_server import make_run_dir
-    from relaax_like.run_folders.run_folder import RUN, describe_start, validate_not_emptied
-    from relaax_like.supervision.launcher import Launcher
-    from relaax_like.supervision.log_file import add_log_file
-    from relaax_like.supervision.manager import Manager, output
+    from relaax_like.runs.folders.run_folder import RUN, describe_start, validate_not_emptied
+    from relaax_like.runs.processes.launcher import Launcher
+    from relaax_like.runs.processes.log_file import add_log_file
+    from relaax_like.runs.processes.manager import Manager, output
 
     setup_logging("INFO")
     topology = _plan(experiment, [*sets, *fix_run_dir(experiment.run_dir)], trace, ray is not None)

@@ -12,8 +12,8 @@ from relaax_like.client_checks.checks import CHECKS, Check, Fault, Setting
 from relaax_like.client_checks.peer import Peer
 from relaax_like.client_checks.talk import Talk
 from relaax_like.config.address import Address
-from relaax_like.supervision.launcher import LocalLauncher, Running
-from relaax_like.supervision.topology import Node
+from relaax_like.runs.processes.launcher import LocalLauncher, Running
+from relaax_like.runs.processes.topology import Node
 from relaax_like.wire.errors import ConfigError
 
 _SLICE_SEC, _START_SEC, _STOP_SEC, _END_SEC = 0.05, 30.0, 2.0, 1.0

@@ -32,7 +32,7 @@ from relaax_like.learn.child_learner import ChildLearner
 from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
-from relaax_like.supervision.process import EXIT_USAGE, Shutdown, without_native_stderr
+from relaax_like.runs.processes.process import EXIT_USAGE, Shutdown, without_native_stderr
 from relaax_like.wire.errors import ConfigError, RelaaxError, ServerUnavailableError
 from relaax_like.wire.security import ClientSecurity
 

@@ -17,7 +17,7 @@ from relaax_like.config.places import describe_error, describe_function, describ
 from relaax_like.config.plan import get_plan
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.prediction import TASK
-from relaax_like.supervision.process import without_native_stderr
+from relaax_like.runs.processes.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
 if TYPE_CHECKING:  # They import TensorFlow.

@@ -20,7 +20,7 @@ from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.algorithm_code import locate_errors
 from relaax_like.launch.learners import make_learning_tasks, require_plans
 from relaax_like.nn.threads import set_threads
-from relaax_like.supervision.process import run_main, setup_logging, without_native_stderr
+from relaax_like.runs.processes.process import run_main, setup_logging, without_native_stderr
 
 _RUNS = 3
 

@@ -28,19 +28,19 @@ from relaax_like.nn.compiling import get_compile_seconds
 from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.nn.threads import limit_blas_threads
 from relaax_like.parameter_server.parameter_server import ParameterServer
-from relaax_like.run_folders.live import JsonProgress, NewestScalars, Progress, open_progress
-from relaax_like.run_folders.modes import LogMode
-from relaax_like.run_folders.progress import print_summary, watch_progress
-from relaax_like.run_folders.run_folder import (
+from relaax_like.runs.folders.live import JsonProgress, NewestScalars, Progress, open_progress
+from relaax_like.runs.folders.modes import LogMode
+from relaax_like.runs.folders.progress import print_summary, watch_progress
+from relaax_like.runs.folders.run_folder import (
     TRAIN,
     describe_start,
     forget_results,
     write_config,
     write_results,
 )
-from relaax_like.run_folders.version_copies import open_version_copies
-from relaax_like.supervision.log_file import keeping_log
-from relaax_like.supervision.process import Shutdown
+from relaax_like.runs.folders.version_copies import open_version_copies
+from relaax_like.runs.processes.log_file import keeping_log
+from relaax_like.runs.processes.process import Shutdown
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, ProtocolError
 

@@ -15,7 +15,7 @@ from relaax_like.launch.serving import open_policy_server
 from relaax_like.rlx_server.server import RlxServer
 from relaax_like.rlx_server.session import Session
 from relaax_like.rlx_server.transition import SlotEpisode
-from relaax_like.supervision.process import EXIT_ERROR, Shutdown, Stopped
+from relaax_like.runs.processes.process import EXIT_ERROR, Shutdown, Stopped
 from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.reports import Event
 

@@ -31,7 +31,7 @@ from relaax_like.launch.conformance_checks import (
 from relaax_like.launch.conformance_learning import TASK_NAME, check_learning
 from relaax_like.launch.conformance_subject import Failed, NotApplicable, Subject
 from relaax_like.launch.local import ask_environment
-from relaax_like.supervision.process import without_native_stderr
+from relaax_like.runs.processes.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
 Outcome = Literal["passed", "failed", "not applicable"]

@@ -25,7 +25,7 @@ from relaax_like.launch.conformance_subject import Failed, NotApplicable, Subjec
 from relaax_like.learn.tally import Tally
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
-from relaax_like.supervision.process import without_native_stderr
+from relaax_like.runs.processes.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError
 
 _SLOTS = 5

@@ -19,7 +19,7 @@ from relaax_like.launch.base_trainer import BaseTrainer
 from relaax_like.launch.conformance_subject import Failed, NotApplicable, Subject
 from relaax_like.launch.local import open_slots
 from relaax_like.parameter_server.parameter_server import ParameterServer
-from relaax_like.supervision.process import Shutdown
+from relaax_like.runs.processes.process import Shutdown
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import ACTION, OBSERVATION
 

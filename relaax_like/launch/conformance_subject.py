@@ -22,7 +22,7 @@ from relaax_like.launch.algorithm_code import (
     make_model,
 )
 from relaax_like.learn.replayed import ReplayIteration, make_table
-from relaax_like.supervision.process import without_native_stderr
+from relaax_like.runs.processes.process import without_native_stderr
 
 if TYPE_CHECKING:  # It imports TensorFlow.
     from relaax_like.learn.learning_policy import LearningPolicy

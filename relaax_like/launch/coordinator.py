@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from relaax_like.addons.coordinator.coordinator import Coordinator
+from relaax_like.addons.coordinator.servicer import create_coordinator_server
 from relaax_like.config.address import Address, parse_address
 from relaax_like.config.models import COORDINATOR_PORT, SecurityConfig
-from relaax_like.coordinator.coordinator import Coordinator
-from relaax_like.coordinator.servicer import create_coordinator_server
 from relaax_like.launch.security import to_server_security, validate_exposure
-from relaax_like.supervision.process import Shutdown, raise_descriptor_limit, validate_port_free
+from relaax_like.runs.processes.process import Shutdown, raise_descriptor_limit, validate_port_free
 from relaax_like.wire import failpoints
 from relaax_like.wire.errors import ConfigError
 

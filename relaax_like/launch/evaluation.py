@@ -23,7 +23,7 @@ from relaax_like.launch.local import (
 from relaax_like.launch.saved_policy import LATEST, SavedPolicy, read_snapshot
 from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.parameter_server.snapshot_format import State
-from relaax_like.run_folders.video import FilmedSlots, draw_without_screen, validate_video
+from relaax_like.runs.folders.video import FilmedSlots, draw_without_screen, validate_video
 
 logger = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from relaax_like.config.seeds import derive_seed
 from relaax_like.launch.algorithm_code import load_model_module, locate_errors, make_model
 from relaax_like.launch.frozen_agents import validate_values
 from relaax_like.launch.saved_policy import LATEST, read_snapshot
-from relaax_like.supervision.process import without_native_stderr
+from relaax_like.runs.processes.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, RelaaxError
 from relaax_like.wire.spaces import ACTION, OBSERVATION, RunSpaces
 

@@ -23,7 +23,7 @@ from relaax_like.launch.algorithm_code import (
 )
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost, PlainHost
-from relaax_like.supervision.process import without_native_stderr
+from relaax_like.runs.processes.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
 
 

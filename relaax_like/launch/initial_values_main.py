@@ -18,7 +18,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.core.manifest import Variable
 from relaax_like.launch.algorithm_code import locate_errors, make_model
 from relaax_like.parameter_server.initial_values import save_variables
-from relaax_like.supervision.process import run_main, setup_logging, without_native_stderr
+from relaax_like.runs.processes.process import run_main, setup_logging, without_native_stderr
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
 

@@ -30,7 +30,7 @@ from relaax_like.launch.security import (
 from relaax_like.launch.waiting import make_proposer
 from relaax_like.learn.remote_publisher import RemotePublisher
 from relaax_like.nn.settings import prepare_tensorflow
-from relaax_like.supervision.process import (
+from relaax_like.runs.processes.process import (
     Shutdown,
     end_now,
     freeze_gc,

@@ -21,7 +21,7 @@ from relaax_like.launch.metrics import make_agent_metrics
 from relaax_like.launch.security import make_client_security
 from relaax_like.learn.learner_service import LearnerService
 from relaax_like.nn.device import set_device
-from relaax_like.supervision.process import (
+from relaax_like.runs.processes.process import (
     EXIT_USAGE,
     end_now,
     run_main,

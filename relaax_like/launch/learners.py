@@ -28,6 +28,7 @@ from relaax_like.core.prediction import TASK
 from relaax_like.core.roles import ParameterServerClient, Publisher
 from relaax_like.experience.collector import Collector, DataHandler
 from relaax_like.experience.recordings import Recording
+from relaax_like.experience.replay.row_spec import read_available_bytes
 from relaax_like.experience.trajectory_files import (
     TRAJECTORY_FOLDER,
     TrajectoryGatherer,
@@ -49,8 +50,7 @@ from relaax_like.launch.online_tester import (
     require_environment,
 )
 from relaax_like.learn.collected import make_collector
-from relaax_like.replay.row_spec import read_available_bytes
-from relaax_like.supervision.process import without_native_stderr
+from relaax_like.runs.processes.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import RunSpaces
 

@@ -27,7 +27,7 @@ from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.slots import SlotSpec
 from relaax_like.rlx_server.transition import Transition
-from relaax_like.run_folders.versions import keep_versions
+from relaax_like.runs.folders.versions import keep_versions
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError, describe_exception
 from relaax_like.wire.spaces import ACTION, OBSERVATION, RunSpaces

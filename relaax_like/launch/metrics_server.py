@@ -6,8 +6,8 @@ from relaax_like.bridge.metrics_servicer import create_metrics_server
 from relaax_like.config.address import Address
 from relaax_like.config.models import Experiment, MetricsServerConfig
 from relaax_like.launch.security import make_server_security, validate_exposure
-from relaax_like.run_folders.recording import make_file_recorder
-from relaax_like.supervision.process import Shutdown, validate_port_free
+from relaax_like.runs.folders.recording import make_file_recorder
+from relaax_like.runs.processes.process import Shutdown, validate_port_free
 from relaax_like.wire.errors import ConfigError
 
 logger = logging.getLogger(__name__)

@@ -11,7 +11,7 @@ from relaax_like.launch.local import validate_environment
 from relaax_like.launch.online_tester import describe_without_tests, require_environment
 from relaax_like.launch.recordings import find_recorded_spaces, find_recordings
 from relaax_like.parameter_server.parameter_server import ParameterServer
-from relaax_like.run_folders.modes import LogMode
+from relaax_like.runs.folders.modes import LogMode
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import RunSpaces

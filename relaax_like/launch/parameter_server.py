@@ -42,10 +42,10 @@ from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.parameter_server.store import Store
-from relaax_like.run_folders.previous import tell_jumps_at_resume
-from relaax_like.run_folders.progress import print_summary, watch_progress
-from relaax_like.run_folders.recording import make_file_recorder
-from relaax_like.run_folders.run_folder import (
+from relaax_like.runs.folders.previous import tell_jumps_at_resume
+from relaax_like.runs.folders.progress import print_summary, watch_progress
+from relaax_like.runs.folders.recording import make_file_recorder
+from relaax_like.runs.folders.run_folder import (
     SERVERS,
     describe_start,
     forget_results,
@@ -55,10 +55,10 @@ from relaax_like.run_folders.run_folder import (
     write_config,
     write_results,
 )
-from relaax_like.run_folders.version_copies import open_version_copies
-from relaax_like.run_folders.versions import keep_versions
-from relaax_like.supervision.log_file import add_log_file
-from relaax_like.supervision.process import (
+from relaax_like.runs.folders.version_copies import open_version_copies
+from relaax_like.runs.folders.versions import keep_versions
+from relaax_like.runs.processes.log_file import add_log_file
+from relaax_like.runs.processes.process import (
     EXIT_ERROR,
     EXIT_USAGE,
     Shutdown,

@@ -11,12 +11,12 @@ from relaax_like.launch.security import make_client_security, validate_exposure
 from relaax_like.launch.trainer import Trainer
 from relaax_like.parameter_server.mirror import find_newest_step
 from relaax_like.parameter_server.snapshots import list_names
-from relaax_like.run_folders.run_folder import find_progress
-from relaax_like.supervision.manager import TERM_SEC
-from relaax_like.supervision.ray_joining import join
-from relaax_like.supervision.ray_launcher import RayLauncher
-from relaax_like.supervision.run_record import RunRecord
-from relaax_like.supervision.topology import Node, Topology
+from relaax_like.runs.folders.run_folder import find_progress
+from relaax_like.runs.processes.manager import TERM_SEC
+from relaax_like.runs.processes.ray_joining import join
+from relaax_like.runs.processes.ray_launcher import RayLauncher
+from relaax_like.runs.processes.run_record import RunRecord
+from relaax_like.runs.processes.topology import Node, Topology
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
 _STATUS_SEC = 5.0

@@ -40,7 +40,7 @@ from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.late_host import LateHost
 from relaax_like.rlx_server.server import RlxServer, new_event_loop
 from relaax_like.rlx_server.session import Session
-from relaax_like.supervision.process import (
+from relaax_like.runs.processes.process import (
     EXIT_ERROR,
     EXIT_USAGE,
     Shutdown,

@@ -27,9 +27,9 @@ from relaax_like.launch.security import (
     make_server_security,
     validate_exposure,
 )
-from relaax_like.run_folders.run_folder import ADDRESSES
-from relaax_like.supervision.process import TRACE_FOLDER, validate_port_free
-from relaax_like.supervision.topology import Edge, Node, Role, Topology
+from relaax_like.runs.folders.run_folder import ADDRESSES
+from relaax_like.runs.processes.process import TRACE_FOLDER, validate_port_free
+from relaax_like.runs.processes.topology import Edge, Node, Role, Topology
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.ports import bind_socket

@@ -22,7 +22,7 @@ from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.rlx_server.server import RlxServer
 from relaax_like.rlx_server.session import Session
 from relaax_like.rlx_server.transition import SlotEpisode
-from relaax_like.supervision.process import Shutdown
+from relaax_like.runs.processes.process import Shutdown
 
 logger = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from relaax_like.addons.coordinator.job_learner import JobLearner
 from relaax_like.config.address import parse_address
 from relaax_like.config.models import COORDINATOR_PORT
-from relaax_like.coordinator.job_learner import JobLearner
-from relaax_like.supervision.process import Shutdown
+from relaax_like.runs.processes.process import Shutdown
 from relaax_like.wire.reports import ENVIRONMENTS_VARIABLE
 from relaax_like.wire.security import ClientSecurity
 

@@ -22,7 +22,7 @@ from relaax_like.parameter_server.push_journal import holds_records
 from relaax_like.parameter_server.snapshot_format import unpack_layout, unpack_optimizers
 from relaax_like.parameter_server.snapshots import read_newest_manifest
 from relaax_like.parameter_server.targets import get_follows
-from relaax_like.run_folders.previous import load_previous
+from relaax_like.runs.folders.previous import load_previous
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from relaax_like.launch.local import ask_environment, require_program
 from relaax_like.launch.offline_trainer import OfflineTrainer
 from relaax_like.launch.recordings import find_recorded_spaces
 from relaax_like.launch.trainer import Trainer
-from relaax_like.run_folders.modes import LogMode
-from relaax_like.run_folders.run_folder import begin_run
-from relaax_like.supervision.process import Shutdown, Stopped
+from relaax_like.runs.folders.modes import LogMode
+from relaax_like.runs.folders.run_folder import begin_run
+from relaax_like.runs.processes.process import Shutdown, Stopped
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
 

@@ -11,7 +11,7 @@ from relaax_like.config.address import Address
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_spaces import find_run_spaces, keep_run_spaces, write_run_spaces
-from relaax_like.supervision.process import Shutdown, without_native_stderr
+from relaax_like.runs.processes.process import Shutdown, without_native_stderr
 from relaax_like.wire import failpoints
 from relaax_like.wire.errors import ConfigError, InvalidInputError, ServerUnavailableError
 from relaax_like.wire.security import ServerSecurity

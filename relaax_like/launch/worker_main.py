@@ -34,7 +34,7 @@ from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.nn.threads import limit_blas_threads
 from relaax_like.rlx_server.hosting import AgentHost
-from relaax_like.supervision.process import (
+from relaax_like.runs.processes.process import (
     Shutdown,
     Stopped,
     end_now,

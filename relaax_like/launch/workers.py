@@ -21,12 +21,12 @@ from relaax_like.launch.security import (
 from relaax_like.launch.waiting import make_proposer
 from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.parameter_server.parameter_server import ParameterServer
-from relaax_like.supervision.launcher import Launcher
-from relaax_like.supervision.manager import TERM_SEC, Manager
-from relaax_like.supervision.process import EXIT_USAGE
-from relaax_like.supervision.ray_launcher import RayLauncher
-from relaax_like.supervision.run_record import RunRecord
-from relaax_like.supervision.topology import Edge, Node, Topology
+from relaax_like.runs.processes.launcher import Launcher
+from relaax_like.runs.processes.manager import TERM_SEC, Manager
+from relaax_like.runs.processes.process import EXIT_USAGE
+from relaax_like.runs.processes.ray_launcher import RayLauncher
+from relaax_like.runs.processes.run_record import RunRecord
+from relaax_like.runs.processes.topology import Edge, Node, Topology
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, RelaaxError
 from relaax_like.wire.security import ServerSecurity

@@ -22,12 +22,12 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from relaax_like.core.episode_reports import read_reports, write_reports
+from relaax_like.core.journal.files import list_segments
+from relaax_like.core.journal.head import JournalHead, is_given_up, path_of_head
+from relaax_like.core.journal.journal import SYNC_INTERVAL_SEC, Journal
+from relaax_like.core.journal.reader import Damage, DamagedJournalError, JournalReader
 from relaax_like.core.records import EpisodeReport, Origin
 from relaax_like.experience.rollout import Rollout
-from relaax_like.journal.files import list_segments
-from relaax_like.journal.head import JournalHead, is_given_up, path_of_head
-from relaax_like.journal.journal import SYNC_INTERVAL_SEC, Journal
-from relaax_like.journal.reader import Damage, DamagedJournalError, JournalReader
 from relaax_like.learn.rollout_messages import bytes_to_rollout, rollout_to_bytes
 from relaax_like.v1 import journal_pb2
 from relaax_like.wire.array_file import read_arrays, write_arrays

@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 
 from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.core.loops import LoopType, compile_loop
+from relaax_like.loops import LoopType, compile_loop
 
 _LOG = logging.getLogger(__name__)
 # Elements of a block: two float32 blocks of scratch fit into the second-level cache.

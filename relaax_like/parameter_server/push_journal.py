@@ -7,11 +7,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from relaax_like.core.journal.files import HEADER_BYTES, get_size, list_segments
+from relaax_like.core.journal.head import JournalHead, is_given_up, path_of_head
+from relaax_like.core.journal.journal import SYNC_INTERVAL_SEC, Journal
+from relaax_like.core.journal.reader import JournalReader
 from relaax_like.core.records import Durability
-from relaax_like.journal.files import HEADER_BYTES, get_size, list_segments
-from relaax_like.journal.head import JournalHead, is_given_up, path_of_head
-from relaax_like.journal.journal import SYNC_INTERVAL_SEC, Journal
-from relaax_like.journal.reader import JournalReader
 from relaax_like.parameter_server.push_log import PushLog
 from relaax_like.parameter_server.records import Position, Record, pack_record, unpack_record
 from relaax_like.wire.errors import DamagedError, JournalError, ServerUnavailableError

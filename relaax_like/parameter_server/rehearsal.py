@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relaax_like.journal.head import JournalHead, path_of_head
-from relaax_like.journal.reader import (
+from relaax_like.core.journal.head import JournalHead, path_of_head
+from relaax_like.core.journal.reader import (
     Damage,
     DamagedJournalError,
     JournalReader,

@@ -18,6 +18,7 @@ from support.cluster import ROOT
 from support.serial import train
 from support.uncompiled import copy_uncompiled
 
+from relaax_like.addons.sampling.algo_sampler import AlgoSampler
 from relaax_like.algorithm.acting import make_actor
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.moments import Moments
@@ -25,7 +26,6 @@ from relaax_like.launch.evaluation import evaluate_snapshot
 from relaax_like.launch.learners import load_model_module, make_model
 from relaax_like.launch.local import open_slots
 from relaax_like.parameter_server.snapshots import read_latest
-from relaax_like.sampling.algo_sampler import AlgoSampler
 
 _SIGNS = "observations: {left: {size: 2, layers: [16]}, arm/right: {size: 2}}"
 _BRIGHT = (

@@ -16,6 +16,7 @@ from support.compare import compare
 from support.serial import STOPPED, read_run, train
 from support.uncompiled import copy_uncompiled
 
+from relaax_like.addons.sampling.algo_sampler import AlgoSampler
 from relaax_like.algorithm.acting import NumpyActor, make_actor
 from relaax_like.config.loader import load_experiment
 from relaax_like.experience.trajectory_files import find_trajectories, read_trajectories
@@ -23,7 +24,6 @@ from relaax_like.launch.evaluation import evaluate_snapshot
 from relaax_like.launch.learners import load_model_module, make_model
 from relaax_like.launch.local import open_slots
 from relaax_like.parameter_server.snapshots import read_latest
-from relaax_like.sampling.algo_sampler import AlgoSampler
 from relaax_like.wire.errors import ConfigError
 
 _NETWORK = f"state_size: 5, actions: {ACTIONS}, network: {{layers: [32]}}"

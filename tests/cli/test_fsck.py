@@ -14,8 +14,8 @@ import pytest
 from support.durable import crash, get_state, make_push, open_server
 
 from relaax_like.cli.fsck import check_folder
-from relaax_like.journal.head import Claim, JournalHead
-from relaax_like.journal.reader import DamagedJournalError
+from relaax_like.core.journal.head import Claim, JournalHead
+from relaax_like.core.journal.reader import DamagedJournalError
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.published_state import PublishedState

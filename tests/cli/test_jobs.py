@@ -190,8 +190,8 @@ def test_help_says_what_it_does() -> None:
 
 def test_submission_from_python(commands: Commands) -> None:
     """The lines of docs/jobs.md."""
+    from relaax_like.addons.coordinator.client import JobsClient
     from relaax_like.config.job_keys import make_job_config
-    from relaax_like.coordinator.client import JobsClient
 
     commands.serve().wait_for("coordinator on")
     with JobsClient(commands.address) as jobs:

@@ -19,7 +19,7 @@ from support.disks import fill, mount
 from support.jobs import keep_history, make_config, read_changes
 from support.time_of_day import LIBRARY, Clock
 
-from relaax_like.coordinator.client import JobsClient
+from relaax_like.addons.coordinator.client import JobsClient
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.errors import ServerUnavailableError
 from relaax_like.wire.failpoints import ENVIRONMENT_VARIABLE

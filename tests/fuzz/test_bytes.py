@@ -23,6 +23,7 @@ from relaax_like.bridge import bridge_pb2, frames, messages
 from relaax_like.bridge.metrics_servicer import unpack_scalars
 from relaax_like.bridge.pair import Pair
 from relaax_like.bridge.tutorial_servicer import _read_gradient
+from relaax_like.core.journal.reader import JournalReader
 from relaax_like.core.manifest import (
     STATISTIC,
     Manifest,
@@ -33,7 +34,6 @@ from relaax_like.core.manifest import (
 )
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import Episode, Push
-from relaax_like.journal.reader import JournalReader
 from relaax_like.learn.rollout_messages import bytes_to_rollout, rollout_to_bytes
 from relaax_like.parameter_server.push_validation import Refused, validate_push
 from relaax_like.parameter_server.records import Record, pack_record, unpack_record

@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from relaax_like.addons.coordinator.job import Attempt
+from relaax_like.addons.coordinator.versions import pack_version, unpack_version
 from relaax_like.bridge import frames, joining, messages, publishing
 from relaax_like.bridge.collecting import CollectStream, ReleaseNotice
 from relaax_like.bridge.experience_servicer import progress_to_messages, read_experience
 from relaax_like.client.fast_path import pack_step
-from relaax_like.coordinator.job import Attempt
-from relaax_like.coordinator.versions import pack_version, unpack_version
 from relaax_like.core.buffers import BufferPool
 from relaax_like.core.episode_reports import pack_reports, unpack_reports
+from relaax_like.core.journal import files
 from relaax_like.core.manifest import (
     Variable,
     make_manifest,
@@ -47,7 +48,6 @@ from relaax_like.core.records import (
     Values,
 )
 from relaax_like.experience.rollout import Rollout
-from relaax_like.journal import files
 from relaax_like.learn import replay_log
 from relaax_like.learn.replay_log import ReplayRecord
 from relaax_like.learn.rollout_messages import bytes_to_rollout, rollout_to_bytes

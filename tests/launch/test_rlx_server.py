@@ -17,7 +17,7 @@ from relaax_like.config.models import RlxServerConfig
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.launch.rlx_server import _announce_link, make_rlx_server
 from relaax_like.rlx_server.hosting import PlainHost
-from relaax_like.supervision.process import EXIT_ERROR, EXIT_USAGE
+from relaax_like.runs.processes.process import EXIT_ERROR, EXIT_USAGE
 from relaax_like.wire.errors import (
     InvalidInputError,
     NotAllowedError,

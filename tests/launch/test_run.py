@@ -18,7 +18,7 @@ from relaax_like.launch.run import (
     make_client_argv,
     make_topology,
 )
-from relaax_like.run_folders.run_folder import ADDRESSES
+from relaax_like.runs.folders.run_folder import ADDRESSES
 from relaax_like.wire.errors import ConfigError
 
 

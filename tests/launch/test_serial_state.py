@@ -30,7 +30,7 @@ from support.serial import (
 from support.uncompiled import copy_uncompiled
 
 from relaax_like.launch.serial_state import SerialState, read_document
-from relaax_like.run_folders.run_folder import BEGUN_NAME
+from relaax_like.runs.folders.run_folder import BEGUN_NAME
 from relaax_like.wire.errors import InvalidInputError
 
 LINEAR = ("algorithm.lr_schedule=linear", "algorithm.clip_schedule=linear")

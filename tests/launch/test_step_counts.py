@@ -26,7 +26,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.launch.serial_state import read_document
 from relaax_like.launch.training import make_trainer
 from relaax_like.parameter_server.snapshots import read_latest
-from relaax_like.supervision.process import Shutdown
+from relaax_like.runs.processes.process import Shutdown
 
 PROGRAM = ROOT / "tests" / "support" / "step_counting"
 QUICK = Retry(min_sleep_sec=0.1, max_sleep_sec=0.3)

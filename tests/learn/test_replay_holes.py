@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from support.replayed import make_config, make_source, make_step
 
+from relaax_like.core.journal.files import list_segments
+from relaax_like.core.journal.journal import Journal
 from relaax_like.core.records import Origin
-from relaax_like.journal.files import list_segments
-from relaax_like.journal.journal import Journal
 from relaax_like.wire.array_file import read_arrays, write_arrays
 from relaax_like.wire.errors import InvalidInputError, JournalError
 

@@ -12,10 +12,10 @@ from support.journal import SlowDisk
 from support.replayed import make_config, make_source, make_step
 
 from relaax_like.cli.fsck import check_folder
+from relaax_like.core.journal.files import HEADER_BYTES, list_segments
+from relaax_like.core.journal.head import path_of_marker
+from relaax_like.core.journal.journal import Journal
 from relaax_like.core.records import Episode, Origin, Received
-from relaax_like.journal.files import HEADER_BYTES, list_segments
-from relaax_like.journal.head import path_of_marker
-from relaax_like.journal.journal import Journal
 from relaax_like.learn.replay_log import ReplayLog
 from relaax_like.wire.errors import (
     CollectorFullError,

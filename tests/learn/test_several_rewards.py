@@ -14,6 +14,7 @@ from support.rollouts import make_rollout
 from support.several_rewards.slots import REWARDS, PayingSlots
 
 import relaax_like
+from relaax_like.addons.sampling.ppo_optim import PPOOptim
 from relaax_like.algorithm.model import Model, get_reward_columns
 from relaax_like.client import Interactor, RlxClient, find_exit_status
 from relaax_like.config.algorithm_folder import load_algorithm_module
@@ -22,7 +23,6 @@ from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.trajectory_files import TRAJECTORY_FOLDER
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.updates import LearningTask
-from relaax_like.sampling.ppo_optim import PPOOptim
 from relaax_like.wire.errors import ConfigError, ProtocolError
 
 FOLDER = ROOT / "tests" / "support" / "several_rewards"

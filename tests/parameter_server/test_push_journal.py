@@ -15,11 +15,11 @@ from support.threads import wait_until
 
 from relaax_like.cli.fsck import check_folder
 from relaax_like.config.optimizer import OptimizerConfig
+from relaax_like.core.journal import journal as journal_module
+from relaax_like.core.journal.head import path_of_marker
+from relaax_like.core.journal.journal import Journal
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import Push
-from relaax_like.journal import journal as journal_module
-from relaax_like.journal.head import path_of_marker
-from relaax_like.journal.journal import Journal
 from relaax_like.parameter_server import push_journal
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal, holds_records

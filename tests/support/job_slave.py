@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from relaax_like.coordinator.job_learner import JobLearner
-from relaax_like.supervision.process import Shutdown, setup_logging
+from relaax_like.addons.coordinator.job_learner import JobLearner
+from relaax_like.runs.processes.process import Shutdown, setup_logging
 from support.jobs import PROGRAM
 
 

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from relaax_like.addons.coordinator.client import CoordinatorLink, JobsClient
+from relaax_like.addons.coordinator.coordinator import Coordinator
+from relaax_like.addons.coordinator.job import FORMAT
+from relaax_like.addons.coordinator.job_learner import JobLearner
+from relaax_like.addons.coordinator.job_queue import JobQueue
+from relaax_like.addons.coordinator.servicer import create_coordinator_server
 from relaax_like.config.address import Address
-from relaax_like.coordinator.client import CoordinatorLink, JobsClient
-from relaax_like.coordinator.coordinator import Coordinator
-from relaax_like.coordinator.job import FORMAT
-from relaax_like.coordinator.job_learner import JobLearner
-from relaax_like.coordinator.job_queue import JobQueue
-from relaax_like.coordinator.servicer import create_coordinator_server
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.security import ClientSecurity, ServerSecurity
 from support.cluster import wait_until

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from relaax_like.journal.check import Cut, check_journal, cut_journal
-from relaax_like.journal.files import HEADER_BYTES, RECORD_BYTES
-from relaax_like.journal.journal import Journal
-from relaax_like.journal.reader import Damage, JournalReader
+from relaax_like.core.journal.check import Cut, check_journal, cut_journal
+from relaax_like.core.journal.files import HEADER_BYTES, RECORD_BYTES
+from relaax_like.core.journal.journal import Journal
+from relaax_like.core.journal.reader import Damage, JournalReader
 
 FINGERPRINT = 0xFEEDBEEF
 NEVER = 1000.0  # seconds between two syncs: none happens in a test

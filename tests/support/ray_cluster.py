@@ -55,8 +55,8 @@ while True:
 _KNOWN = """
 import sys, time
 from pathlib import Path
-from relaax_like.supervision.ray_joining import join
-from relaax_like.supervision.run_record import RunRecord
+from relaax_like.runs.processes.ray_joining import join
+from relaax_like.runs.processes.run_record import RunRecord
 record = RunRecord(join(sys.argv[1], 0, True), Path(sys.argv[2]))
 while (known := record.read()) is None or known.global_t <= int(sys.argv[3]):
     time.sleep(0.05)

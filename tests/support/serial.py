@@ -9,7 +9,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.launch.serial_state import read_document
 from relaax_like.launch.training import make_trainer
 from relaax_like.parameter_server.snapshots import read_latest
-from relaax_like.supervision.process import Shutdown
+from relaax_like.runs.processes.process import Shutdown
 from support.cluster import ROOT
 from support.uncompiled import copy_uncompiled
 

@@ -1,0 +1,1 @@
+"""The queue of jobs and its slaves; complete trajectories for scripts."""

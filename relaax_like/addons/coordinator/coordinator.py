@@ -1,0 +1,826 @@
+"""The coordinator: assigns jobs to slaves, enforces time limits, and accepts results."""
+
+import json
+import logging
+import random
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from relaax_like.addons.coordinator.job import (
+    MAX_PAYLOAD_BYTES,
+    MAX_REASON,
+    MAX_TAIL_BYTES,
+    Attempt,
+    Job,
+    State,
+    validate_key,
+    validate_name,
+    validate_size,
+)
+from relaax_like.addons.coordinator.job_queue import JobQueue, QueueFullError
+from relaax_like.addons.coordinator.tasks import (
+    CLOSE,
+    START,
+    TASK_TIMEOUT_SEC,
+    NameInUseError,
+    RefusedAttemptError,
+    TaskFail,
+)
+from relaax_like.addons.coordinator.versions import VersionStore
+from relaax_like.config.job_keys import name_environment
+from relaax_like.parameter_server.folder import lock_folder
+from relaax_like.v1 import coordinator_pb2 as pb
+from relaax_like.wire.closing import Closing
+from relaax_like.wire.errors import ConfigError, InvalidInputError, ServerUnavailableError
+
+logger = logging.getLogger(__name__)
+
+MAX_SLAVES = 256
+SILENCE_SEC = 30.0
+STALL_SEC = 600.0
+MAX_VERSION_BYTES = 1 << 30
+# Longest wait of a poll: slaves are heard of at least this often.
+POLL_SEC = 10.0
+_WATCH_SEC = 0.25
+_LOG_SEC = 10.0
+_TASKS_PER_REPLY = 16
+_REPLY_BYTES = 3 << 20  # of its tasks; a client receives messages of up to 4 MiB
+_MAX_OPEN_TASKS = 64  # of programs, by `send_task`
+_MAX_PROGRESS_BYTES = 4096
+_MAX_SHOWN = 8  # names in an error
+_SHRINK = "send less, such as the names of data that both ends can read"
+
+
+class NoSuchJobError(InvalidInputError):
+    """There is no such job."""
+
+
+@dataclass
+class _OpenTask:
+    """A task that has not been answered yet."""
+
+    message: pb.Task
+    result: Future[dict[str, Any]]
+    deadline: float
+    attempt: Attempt | None = None
+
+
+@dataclass
+class _Slave:
+    """A slave that takes part at present.
+
+    Attributes:
+      changed: set when there is a task for the slave.
+      is_connected: a poll waits, or one has just been answered.
+      attempt: the attempt that the slave runs or is to run; None: it is free.
+      is_confirmed: whether the slave has confirmed that it runs `attempt`.
+    """
+
+    name: str
+    incarnation: int
+    last_seen: float
+    algorithms: frozenset[str] = frozenset()
+    environments: frozenset[str] = frozenset()
+    runs_jobs: bool = False
+    sequence: int = 0
+    tasks: dict[int, _OpenTask] = field(default_factory=dict)
+    changed: threading.Event = field(default_factory=threading.Event)
+    is_connected: bool = True
+    attempt: Attempt | None = None
+    is_confirmed: bool = False
+    progress: str = ""
+    progress_at: float = 0.0
+
+
+class Coordinator(Closing):
+    """Keeps jobs and slaves, and assigns jobs to slaves. Thread-safe. A context manager.
+
+        with Coordinator(folder) as coordinator:
+            server, port = create_coordinator_server(address, coordinator)
+            server.start()
+            ...
+
+    Args:
+      folder: folder of the queue and the runs; belongs to this process.
+      max_jobs: maximum number of jobs that have not ended.
+      max_version_bytes: maximum size of a run's folder that a slave can send.
+      silence_sec: a slave that sends nothing for this time is lost; its job is queued again, or
+        fails if the job has lost too many slaves (see `job.MAX_LOSSES`).
+      stall_sec: an attempt without progress for this time has failed.
+      clock: returns monotonic seconds.
+
+    Attributes:
+      incarnation: random number of this start; tasks are only valid within it.
+
+    Raises:
+      ConfigError: the folder cannot be created, is not the folder of a coordinator, is of another
+        version of relaax_like, or its file of jobs is damaged.
+      JournalError: the queue's file cannot be read or written.
+      SnapshotError: another process uses the folder, or its lock file cannot be locked.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        max_jobs: int = 10_000,
+        max_version_bytes: int = MAX_VERSION_BYTES,
+        silence_sec: float = SILENCE_SEC,
+        stall_sec: float = STALL_SEC,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self.incarnation = random.getrandbits(64) | 1
+        self._silence_sec = silence_sec
+        self._stall_sec = stall_sec
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._slaves: dict[str, _Slave] = {}
+        self._next_task = 1
+        self._next_line = 0.0  # when the next line about a full disk is due
+        try:
+            (folder / "runs").mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{folder}: cannot be the coordinator's folder: {error}; choose another folder"
+            ) from None
+        self._folder_lock = lock_folder(folder, "another coordinator")
+        try:
+            self._queue = JobQueue(folder, max_jobs)
+        except BaseException:
+            self._folder_lock.close()
+            raise
+        self._versions = VersionStore(folder, max_version_bytes)
+        self._versions.clean_up(self._queue)
+        # Slaves of an earlier life return within this time, or are lost.
+        self._started = clock()
+        self._closing = threading.Event()
+        self._watcher = threading.Thread(target=self._watch, name="time limits", daemon=True)
+        self._watcher.start()
+
+    def close(self) -> None:
+        """Ends waiting polls, cancels open tasks, and closes the queue. Idempotent.
+
+        Running jobs continue on their slaves.
+        """
+        self._closing.set()
+        self._watcher.join()
+        with self._lock:
+            for slave in self._slaves.values():
+                slave.changed.set()
+                for task in slave.tasks.values():
+                    task.result.cancel()
+            self._queue.close()
+            self._folder_lock.close()
+
+    # Operators.
+
+    def submit(self, key: str, name: str, config: Mapping[str, Any]) -> int:
+        """Adds a job and returns its id; a repeated key returns the id of the same job.
+
+        Args:
+          key: random text that the client chose for this job; 16 to 64 letters and digits.
+          name: name of the job, for display.
+          config: valid settings, see `config.job_keys.validate_job_config`.
+
+        Raises:
+          QueueFullError: there are too many jobs.
+          InvalidInputError: key or name is not valid.
+          ServerUnavailableError: the queue cannot be written.
+        """
+        validate_key(key)
+        validate_name(name, "name")
+        algorithm, environment = config["algorithm"]["name"], name_environment(config)
+        with self._lock:
+            before = len(self._queue)
+            job = self._queue.submit(key, name, json.dumps(config), algorithm, environment)
+            if len(self._queue) > before:
+                logger.info("job %d: %s was submitted", job.id, name)
+            self._assign()
+        return job.id
+
+    def list_jobs(self, job_id: int = 0, after: int = 0, most: int = 200) -> pb.ListReply:
+        """Returns jobs and all slaves.
+
+        Args:
+          job_id: id of the only job to return, with its settings and the end of its output; 0:
+            several jobs, without these.
+          after: return only jobs with larger ids.
+          most: maximum number of jobs.
+
+        Raises:
+          NoSuchJobError: there is no job with this id.
+        """
+        with self._lock:
+            if job_id:
+                jobs = [self._find_job(job_id)]
+                more = False
+            else:
+                jobs = self._queue.list_after(after, most + 1)
+                more = len(jobs) > most
+            reply = pb.ListReply(more=more)
+            reply.jobs.extend(self._describe(job, bool(job_id)) for job in jobs[:most])
+            now = self._clock()
+            for slave in self._slaves.values():
+                info = reply.slaves.add(name=slave.name, silent_sec=now - slave.last_seen)
+                if slave.attempt is not None:
+                    info.running.CopyFrom(slave.attempt.to_message())
+        return reply
+
+    def cancel(self, job_id: int) -> None:
+        """Cancels a job; a slave that runs it receives a task to end it.
+
+        Raises:
+          NoSuchJobError: there is no job with this id.
+          RefusedAttemptError: the job is already done, or has failed; for a cancelled job, nothing
+            happens.
+          ServerUnavailableError: the queue cannot be written.
+        """
+        with self._lock:
+            job = self._find_job(job_id)
+            if job.state is State.CANCELLED:  # the first reply was lost
+                return
+            if job.state.has_ended:
+                raise RefusedAttemptError(
+                    f"job {job_id} has already ended: {job.state}; only a job that is queued or "
+                    "running can be cancelled"
+                )
+            attempt = job.attempt if job.state is State.RUNNING else None
+            self._queue.cancel(job)
+            logger.info("job %d: cancelled", job.id)
+            slave = self._slaves.get(job.slave)
+            if attempt is not None and slave is not None and slave.attempt == attempt:
+                self._send(slave, CLOSE, {"job": attempt.job, "attempt": attempt.number})
+
+    # Slaves.
+
+    def poll(
+        self, request: pb.PollRequest, on_end: Callable[[Callable[[], None]], bool]
+    ) -> pb.PollReply:
+        """Records that a slave is alive and what it runs; waits for tasks, and returns them.
+
+        Waits at most `wait_ms`, and never longer than `POLL_SEC` or a third of `silence_sec`.
+
+        Args:
+          request: of the right format; everything else is checked here.
+          on_end: registers a callback for the end of the call; returns False if the call has
+            already ended.
+
+        Raises:
+          NameInUseError: another process uses the slave's name.
+          QueueFullError: there are too many slaves.
+          InvalidInputError: a field is not valid.
+          ServerUnavailableError: the slave was restarted or no longer runs its attempt, but the
+            queue cannot be written.
+        """
+        _validate_poll(request)
+        wait_sec = min(request.wait_ms / 1000, POLL_SEC, self._silence_sec / 3)
+        deadline = self._clock() + wait_sec
+        with self._lock:
+            slave = self._welcome(request)
+            if request.sequence <= slave.sequence:
+                return pb.PollReply(coordinator=self.incarnation)
+            slave.sequence = request.sequence
+            self._reconcile(slave, request)
+            self._assign()
+            slave.is_connected = True
+
+        answered = threading.Event()
+
+        def note_end() -> None:
+            """Notes the end of the call: the reply was sent, or the connection ended before."""
+            with self._lock:
+                if not answered.is_set() and slave.sequence == request.sequence:
+                    slave.is_connected = False
+            slave.changed.set()
+
+        if not on_end(note_end):
+            note_end()
+        tasks = self._wait_for_tasks(slave, request, deadline)
+        answered.set()
+        return pb.PollReply(coordinator=self.incarnation, tasks=_select_tasks(tasks))
+
+    def _wait_for_tasks(
+        self, slave: _Slave, request: pb.PollRequest, deadline: float
+    ) -> list[pb.Task]:
+        """Waits until there are tasks, the poll is over or another one has begun."""
+        seen = request.last_task if request.coordinator == self.incarnation else 0
+        while True:
+            with self._lock:
+                slave.changed.clear()
+                tasks = [task.message for number, task in slave.tasks.items() if number > seen]
+                ended = not slave.is_connected or slave.sequence != request.sequence
+            left = deadline - self._clock()
+            if tasks or ended or left <= 0 or self._closing.is_set():
+                return tasks
+            slave.changed.wait(left)
+
+    def report(self, request: pb.ReportRequest) -> bool:
+        """Records results of tasks, and the end of an attempt.
+
+        Returns:
+          Whether an end was recorded; False: the request has none, or that of an attempt that is
+          not the newest one of a running job on this slave.
+
+        Raises:
+          InvalidInputError: a field is not valid.
+          ServerUnavailableError: the queue cannot be written; the slave reports again.
+        """
+        with self._lock:
+            slave = self._find_slave(request.slave, request.incarnation)
+            for result in request.results:
+                if slave is not None and result.coordinator == self.incarnation:
+                    self._record_result(slave, result)
+            if not request.HasField("ended"):
+                return False
+            accepted = self._end(request.slave, request.ended)
+            if slave is not None:
+                slave.last_seen = self._clock()
+                if accepted and request.ended.outcome == pb.Ended.STOPPED:
+                    slave.runs_jobs = False  # it leaves, unless its next poll says otherwise
+                if slave.attempt == Attempt.of(request.ended.attempt):
+                    self._free(slave)
+            self._assign()
+            return accepted
+
+    def leave(self, name: str, incarnation: int) -> None:
+        """Forgets a slave that ends; its job is queued again, or fails; see `JobQueue.end`.
+
+        Raises:
+          ServerUnavailableError: the queue cannot be written; the slave is not forgotten.
+        """
+        with self._lock:
+            slave = self._find_slave(name, incarnation)
+            if slave is not None:
+                self._drop(slave, "its slave left")
+                self._assign()
+
+    def receive_version(self, header: pb.VersionHeader, parts: Iterator[pb.VersionPart]) -> int:
+        """Stores a version of an attempt; returns its number once it is recorded.
+
+        Args:
+          header: of the version.
+          parts: all messages, the header first.
+
+        Raises:
+          RefusedAttemptError: the attempt is not the newest one of a running job, or belongs to
+            another slave.
+          InvalidInputError: the version is incomplete, damaged or too large, or a message is not
+            valid.
+          ServerUnavailableError: the version or the queue cannot be written; the slave can send the
+            version again.
+          Exception: an error of `parts`, such as the end of the call.
+        """
+        attempt = Attempt.of(header.attempt)
+        with self._lock:
+            self._require_newest(attempt, header.slave)
+        received = self._versions.receive(attempt, parts)
+        with self._lock:
+            try:
+                job = self._require_newest(attempt, header.slave)
+            except RefusedAttemptError:
+                self._versions.discard(received)
+                raise
+            self._versions.install(job, received)
+            number = self._queue.add_version(attempt, header.step)
+            self._versions.keep_newest(job)
+            self._note_progress(header.slave)
+        logger.info("%s: version %d, step %d", attempt, number, header.step)
+        return number
+
+    def find_version(self, request: pb.GetVersionRequest) -> Path:
+        """Returns the folder of the version from which an attempt continues.
+
+        Raises:
+          RefusedAttemptError: the attempt is not the newest one of a running job, belongs to
+            another slave, or has no version.
+        """
+        with self._lock:
+            job = self._require_newest(Attempt.of(request.attempt), request.slave)
+            folder = self._versions.find_folder(job)
+        if folder is None:
+            raise RefusedAttemptError(
+                f"job {job.id} has no version yet; train it from the beginning"
+            )
+        return folder
+
+    def send_task(
+        self, slave_name: str, task: str, payload: Mapping[str, Any]
+    ) -> Future[dict[str, Any]]:
+        """Sends a task to a slave; returns a future with the result of the slave's callback.
+
+        The future fails with `TaskFail` if the slave refuses the task, answers with a result that
+        is not valid, does not answer in the task's time (`tasks.TASK_TIMEOUT_SEC`), or is lost.
+        `close` cancels it; after `close`, it is cancelled at once.
+
+        Args:
+          slave_name: of the slave.
+          task: name of the task, see `tasks`.
+          payload: arguments of the task, of JSON types.
+
+        Raises:
+          InvalidInputError: there is no such slave, it has too many open tasks, or the payload is
+            too large.
+          TypeError: the payload contains a value that JSON cannot represent.
+        """
+        with self._lock:
+            slave = self._slaves.get(slave_name)
+            if slave is None:
+                known = "no slave is connected"
+                if self._slaves:
+                    more = ", ..." if len(self._slaves) > _MAX_SHOWN else ""
+                    known = f"connected: {', '.join([*self._slaves][:_MAX_SHOWN])}{more}"
+                raise InvalidInputError(
+                    f"slave {slave_name!r:.120} is not known ({known}); start it, or correct its "
+                    "name"
+                )
+            if len(slave.tasks) >= _MAX_OPEN_TASKS:
+                raise InvalidInputError(
+                    f"slave {slave.name} has {len(slave.tasks)} unanswered tasks, the maximum; "
+                    "wait for an answer before you send another one"
+                )
+            result = self._send(slave, task, payload).result
+            if self._closing.is_set():  # nobody answers it any more, or notices its time limit
+                result.cancel()
+            return result
+
+    # With the lock held: slaves.
+
+    def _welcome(self, request: pb.PollRequest) -> _Slave:
+        slave = self._slaves.get(request.slave)
+        if slave is not None and slave.incarnation != request.incarnation:
+            if slave.is_connected:
+                raise NameInUseError(
+                    f"slave: the name {slave.name!r} is used by another process; stop that one, or "
+                    "choose another name (`relaax jobs work --name`, or `cfg.name` of a comm "
+                    "learner)"
+                )
+            self._drop(slave, "its slave was restarted")
+            slave = None
+        if slave is None:
+            if len(self._slaves) >= MAX_SLAVES:
+                raise QueueFullError(
+                    f"{MAX_SLAVES} slaves are connected, the maximum of a coordinator; stop one, "
+                    "or use another coordinator"
+                )
+            slave = _Slave(request.slave, request.incarnation, self._clock())
+            self._slaves[slave.name] = slave
+            logger.info("slave %s joined", slave.name)
+        slave.last_seen = self._clock()
+        slave.algorithms = frozenset(request.algorithms)
+        slave.environments = frozenset(request.environments)
+        slave.runs_jobs = request.runs_jobs
+        return slave
+
+    def _reconcile(self, slave: _Slave, request: pb.PollRequest) -> None:
+        """Compares the attempt that a slave runs with the attempt that it was assigned."""
+        running = Attempt.of(request.running) if request.HasField("running") else None
+        if running is None:
+            if slave.attempt is not None and slave.is_confirmed:
+                self._lose(slave.attempt, f"slave {slave.name} no longer runs it")
+                self._free(slave)
+            return
+        if slave.attempt is None:
+            # It ran this before it lost the connection, or before the coordinator was restarted.
+            slave.attempt, slave.is_confirmed = running, True
+            slave.progress_at = self._clock()
+        if slave.attempt != running or not self._is_of(running, slave.name):
+            closing = [task for task in slave.tasks.values() if task.message.name == CLOSE]
+            if not closing:
+                self._send(slave, CLOSE, {"job": running.job, "attempt": running.number})
+        if request.progress and request.progress != slave.progress:
+            slave.progress = request.progress
+            slave.progress_at = self._clock()
+
+    def _is_of(self, attempt: Attempt, slave_name: str) -> bool:
+        job = self._queue.get(attempt.job)
+        return job is not None and self._queue.is_newest(attempt) and job.slave == slave_name
+
+    def _find_slave(self, name: str, incarnation: int) -> _Slave | None:
+        slave = self._slaves.get(name)
+        return slave if slave is not None and slave.incarnation == incarnation else None
+
+    def _free(self, slave: _Slave) -> None:
+        slave.attempt, slave.is_confirmed, slave.progress = None, False, ""
+
+    def _drop(self, slave: _Slave, reason: str) -> None:
+        logger.info("slave %s: %s", slave.name, reason)
+        if slave.attempt is not None and self._is_of(slave.attempt, slave.name):
+            self._lose(slave.attempt, reason)
+        self._free(slave)
+        for task in slave.tasks.values():
+            if task.result.set_running_or_notify_cancel():
+                error = TaskFail.because(
+                    f"the task {task.message.name} of slave {slave.name} was not answered: "
+                    f"{reason}; try again once the slave is connected"
+                )
+                task.result.set_exception(error)
+        slave.tasks.clear()
+        slave.is_connected = False
+        slave.changed.set()
+        del self._slaves[slave.name]
+
+    def _note_progress(self, slave_name: str) -> None:
+        slave = self._slaves.get(slave_name)
+        if slave is not None:
+            slave.last_seen = slave.progress_at = self._clock()
+
+    # With the lock held: jobs.
+
+    def _find_job(self, job_id: int) -> Job:
+        job = self._queue.get(job_id)
+        if job is None:
+            raise NoSuchJobError(f"there is no job {job_id}; `relaax jobs list` shows all")
+        return job
+
+    def _assign(self) -> None:
+        """Assigns queued jobs to free slaves that have the job's algorithm and environment."""
+        free = deque(
+            slave
+            for slave in self._slaves.values()
+            if slave.runs_jobs and slave.is_connected and slave.attempt is None
+        )
+        if not free:
+            return
+        for job in self._queue.list_queued():
+            able = next(
+                (
+                    slave
+                    for slave in free
+                    if job.algorithm in slave.algorithms and job.environment in slave.environments
+                ),
+                None,
+            )
+            if able is None:
+                continue
+            free.remove(able)
+            try:
+                self._start(job, able)
+            except ServerUnavailableError as error:
+                self._log_unwritable(error)
+                return
+            if not free:
+                return
+
+    def _start(self, job: Job, slave: _Slave) -> None:
+        attempt = self._queue.begin(job, slave.name)
+        slave.attempt, slave.is_confirmed = attempt, False
+        slave.progress, slave.progress_at = "", self._clock()
+        payload = {
+            "job": attempt.job,
+            "attempt": attempt.number,
+            "config": json.loads(job.config),
+            "has_version": bool(job.version),
+        }
+        self._send(slave, START, payload).attempt = attempt
+        logger.info("%s: %s starts on slave %s", attempt, job.name, slave.name)
+
+    def _lose(self, attempt: Attempt, reason: str) -> None:
+        """Ends an attempt whose slave is lost; see `JobQueue.end`. Ignores older attempts."""
+        if self._queue.is_newest(attempt):
+            self._queue.end(attempt, State.QUEUED, reason, "")
+            logger.warning(
+                "%s: %s; the job is %s", attempt, reason, self._find_job(attempt.job).state
+            )
+
+    def _require_newest(self, attempt: Attempt, slave_name: str) -> Job:
+        job = self._queue.get(attempt.job)
+        if job is None or not self._is_of(attempt, slave_name):
+            raise RefusedAttemptError(
+                f"{attempt}: not the newest attempt of a running job on slave "
+                f"{slave_name[:100]!r}, so its requests are refused; the slave must end the attempt"
+            )
+        return job
+
+    def _end(self, slave_name: str, ended: pb.Ended) -> bool:
+        attempt = Attempt.of(ended.attempt)
+        states = {
+            pb.Ended.DONE: State.DONE,
+            pb.Ended.FAILED: State.FAILED,
+            pb.Ended.STOPPED: State.QUEUED,
+        }
+        if ended.outcome not in states:
+            known = ", ".join(f"{number} ({pb.Ended.Outcome.Name(number)})" for number in states)
+            raise InvalidInputError(
+                f"ended.outcome: {ended.outcome} is unknown, expected one of {known}; update the "
+                "slave or the coordinator",
+                "ended.outcome",
+            )
+        reason = validate_size(ended.reason, MAX_REASON, "ended.reason")
+        tail = validate_size(ended.tail, MAX_TAIL_BYTES, "ended.tail")
+        if not self._is_of(attempt, slave_name):
+            logger.info("%s: the result of slave %s is refused", attempt, slave_name)
+            return False
+        self._queue.end(attempt, states[ended.outcome], reason, tail)
+        job = self._queue.get(attempt.job)
+        assert job is not None
+        logger.info("%s: %s: %s", attempt, job.state, job.reason)
+        return True
+
+    def _describe(self, job: Job, in_full: bool) -> pb.JobInfo:
+        folder = self._versions.find_folder(job)
+        info = pb.JobInfo(
+            job=job.id,
+            name=job.name,
+            state=job.state.upper(),
+            attempts=job.attempts,
+            slave=job.slave,
+            version=job.version,
+            step=job.step,
+            folder="" if folder is None else str(folder),
+            reason=job.reason or self._explain(job),
+        )
+        slave = self._slaves.get(job.slave)
+        if job.state is State.RUNNING and slave is not None and slave.attempt == job.attempt:
+            info.progress = slave.progress
+        if in_full:
+            info.tail, info.config = job.tail, job.config
+        return info
+
+    def _explain(self, job: Job) -> str:
+        if job.state is not State.QUEUED:
+            return ""
+        runners = [slave for slave in self._slaves.values() if slave.runs_jobs]
+        if not runners:
+            return "no slave that runs jobs is connected"
+        for what, name in (("algorithms", job.algorithm), ("environments", job.environment)):
+            if not any(name in getattr(slave, what) for slave in runners):
+                return f"no connected slave has {name!r} among its {what}"
+        return f"no slave with {job.algorithm!r} and {job.environment!r} is free"
+
+    # With the lock held: tasks.
+
+    def _send(self, slave: _Slave, name: str, payload: Mapping[str, Any]) -> _OpenTask:
+        field_name = f"payload of the task {name:.80}"
+        text = validate_size(json.dumps(payload), MAX_PAYLOAD_BYTES, field_name, _SHRINK)
+        message = pb.Task(id=self._next_task, name=name, payload=text)
+        self._next_task += 1
+        deadline = self._clock() + _get_timeout_sec(name)
+        task = slave.tasks[message.id] = _OpenTask(message, Future(), deadline)
+        slave.changed.set()
+        return task
+
+    def _record_result(self, slave: _Slave, result: pb.TaskResult) -> None:
+        task = slave.tasks.get(result.task)
+        if task is None:
+            return
+        try:
+            payload = _read_object(result.payload, "results.payload")
+        except InvalidInputError as error:
+            message = (
+                f"slave {slave.name} answered the task {task.message.name} with a result that is "
+                f"not valid: {error}"
+            )
+            self._finish_task(slave, task, False, {"message": message})
+            raise
+        self._finish_task(slave, task, result.ok, payload)
+
+    def _finish_task(
+        self, slave: _Slave, task: _OpenTask, is_done: bool, payload: dict[str, Any]
+    ) -> None:
+        if not is_done and not payload.get("message"):
+            name = task.message.name
+            message = f"slave {slave.name} failed the task {name}; see the log of the slave"
+            payload = {**payload, "message": message}
+        if task.attempt is not None and slave.attempt == task.attempt:
+            if is_done:
+                slave.is_confirmed = True
+            else:
+                self._fail_start(slave, task.attempt, payload)
+        # Not before: if the queue cannot be written, the slave reports the result again.
+        del slave.tasks[task.message.id]
+        if not task.result.set_running_or_notify_cancel():
+            return
+        if is_done:
+            task.result.set_result(payload)
+        else:
+            task.result.set_exception(TaskFail(payload, str(payload["message"])))
+
+    def _fail_start(self, slave: _Slave, attempt: Attempt, payload: Mapping[str, Any]) -> None:
+        if self._is_of(attempt, slave.name):
+            reason = f"slave {slave.name} could not start it: {payload['message']}"[:MAX_REASON]
+            state = State.QUEUED if payload.get("busy") else State.FAILED
+            self._queue.end(attempt, state, reason, "")
+            logger.warning("%s: %s", attempt, reason)
+        if payload.get("busy"):
+            slave.runs_jobs = False  # until its next poll says otherwise
+        self._free(slave)
+        self._assign()
+
+    def _log_unwritable(self, error: ServerUnavailableError) -> None:
+        """Logs that the queue cannot be written; at most one line in ten seconds."""
+        if self._clock() >= self._next_line:
+            self._next_line = self._clock() + _LOG_SEC
+            logger.error("%s; retrying", error)
+
+    # Time limits.
+
+    def _watch(self) -> None:
+        while not self._closing.wait(_WATCH_SEC):
+            with self._lock:
+                try:
+                    self._check_limits()
+                except ServerUnavailableError as error:
+                    self._log_unwritable(error)
+
+    def _check_limits(self) -> None:
+        now = self._clock()
+        for slave in list(self._slaves.values()):
+            if now - slave.last_seen > self._silence_sec:
+                self._drop(slave, f"its slave was silent for {self._silence_sec:g} s")
+                continue
+            self._check_tasks(slave, now)
+            attempt = slave.attempt
+            if (
+                attempt is not None
+                and slave.is_confirmed
+                and now - slave.progress_at > self._stall_sec
+                and self._is_of(attempt, slave.name)
+            ):
+                reason = f"no progress for {self._stall_sec:g} s on slave {slave.name}"
+                self._queue.end(attempt, State.FAILED, reason, "")
+                logger.warning("%s: %s", attempt, reason)
+                self._send(slave, CLOSE, {"job": attempt.job, "attempt": attempt.number})
+        if now - self._started > self._silence_sec:
+            self._queue_lost_jobs()
+        self._assign()
+
+    def _check_tasks(self, slave: _Slave, now: float) -> None:
+        for number, task in list(slave.tasks.items()):
+            if now <= task.deadline:
+                continue
+            name = task.message.name
+            limit = f"{_get_timeout_sec(name):g} s"
+            reason = f"slave {slave.name} did not answer the task {name} within {limit}"
+            if task.attempt is not None and slave.attempt == task.attempt:
+                self._lose(task.attempt, reason)
+                if not slave.is_confirmed:
+                    self._free(slave)
+            # Not before: if the queue cannot be written, the next look finds the task again.
+            del slave.tasks[number]
+            if task.result.set_running_or_notify_cancel():
+                error = TaskFail.because(f"{reason}; see the log of the slave")
+                task.result.set_exception(error)
+
+    def _queue_lost_jobs(self) -> None:
+        """Queues jobs again whose slaves did not return after a restart of the coordinator."""
+        for job in list(self._queue):
+            if job.state is not State.RUNNING:
+                continue
+            slave = self._slaves.get(job.slave)
+            if slave is None or slave.attempt != job.attempt:
+                self._lose(job.attempt, f"slave {job.slave} did not return")
+
+
+def _get_timeout_sec(task: str) -> float:
+    return TASK_TIMEOUT_SEC.get(task, min(TASK_TIMEOUT_SEC.values()))
+
+
+def _select_tasks(tasks: Sequence[pb.Task]) -> list[pb.Task]:
+    """Returns the first tasks that one reply can have; the others are in the next one."""
+    selected, size = [], 0
+    for task in tasks[:_TASKS_PER_REPLY]:
+        size += task.ByteSize()
+        if size > _REPLY_BYTES:
+            break
+        selected.append(task)
+    return selected
+
+
+def _validate_poll(request: pb.PollRequest) -> None:
+    """Checks the fields of a poll, before it has any effect.
+
+    Raises:
+      InvalidInputError: a field is not valid.
+    """
+    _validate_names(request.algorithms, "algorithms")
+    _validate_names(request.environments, "environments")
+    validate_size(request.progress, _MAX_PROGRESS_BYTES, "progress")
+
+
+def _validate_names(names: Sequence[str], field_name: str) -> None:
+    if len(names) > 1000:
+        raise InvalidInputError(
+            f"{field_name}: {len(names)} names, expected at most 1000", field_name
+        )
+    for name in names:
+        validate_name(name, field_name)
+
+
+def _read_object(text: str, field_name: str) -> dict[str, Any]:
+    validate_size(text, MAX_PAYLOAD_BYTES, field_name, _SHRINK)
+    try:
+        value = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidInputError(
+            f"{field_name}: {text[:80]!r}, expected a JSON object; correct or update the slave",
+            field_name,
+        )
+    return value
