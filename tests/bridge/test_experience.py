@@ -718,7 +718,7 @@ def test_a_data_handler_that_fails_ends_the_learning(site: Site) -> None:
     client.send(1, make_rewarded(COLUMNS, 1.0))
     client.wait(version=1)
     source: Any = site.service._source
-    source._collector._data_handler = Failing()
+    source._collector.data_handler = Failing()
     client.send(2, make_rewarded(COLUMNS, 2.0))
     client.assert_ends(ServerUnavailableError, "the learner is closing; reconnect later")
     wait_until(lambda: bool(site.failures), "the failure")

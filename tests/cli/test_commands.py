@@ -13,9 +13,9 @@ import pytest
 from support.cluster import GYM_MAIN, ROOT, TRACE, Cluster, find_command
 from typer.testing import CliRunner
 
-from relaax_like.cli import parameter_server
 from relaax_like.cli.doctor import _find_version
 from relaax_like.cli.options import to_overrides
+from relaax_like.cli.servers import APPS
 
 SERVERS = ("relaax-parameter-server", "relaax-rlx-server", "relaax-metrics-server")
 SUBCOMMANDS = (
@@ -128,7 +128,7 @@ MISTAKES = {
 @pytest.mark.parametrize(("override", "want"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistyped_set_is_named(override: str, want: str, cluster: Cluster) -> None:
     argv = ["--config", str(cluster.config), "--set", "environment.slots=2", "--set", override]
-    done = CliRunner().invoke(parameter_server.app, argv)
+    done = CliRunner().invoke(APPS["parameter_server"], argv)
     assert done.exit_code == 2
     assert done.output.startswith("error: ")
     assert want in done.output

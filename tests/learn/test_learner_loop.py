@@ -172,7 +172,7 @@ def test_a_data_handler_of_the_algorithms_folder_changes_what_is_learned_from(
             ticket = learner.source.add(came, ())
             assert learner.learn() is not None
             learned[name] = unpack(server)
-            handler: Any = learner.source._collector._data_handler
+            handler: Any = learner.source._collector.data_handler
             if name == "mine":
                 assert handler.config == experiment.algorithm
                 ((data, numbers),) = handler.after
@@ -228,7 +228,7 @@ def test_what_a_data_handler_makes_of_a_rollout_does_not_multiply_its_steps(
             pass
 
     learner = make_plain_learner(server)
-    learner.source._collector._data_handler = FiveOfOne()
+    learner.source._collector.data_handler = FiveOfOne()
     learner.load()
     learner.source.add(make_rewarded(2, 1.0), ())  # ten columns
     updates = [learner.learn() for _ in range(3)]
@@ -252,7 +252,7 @@ def test_a_data_handler_that_fails_is_named(server: ParameterServer, method: str
             pass
 
     learner = make_plain_learner(server)
-    learner.source._collector._data_handler = type("Failing", (Unchanged,), {method: fail})()
+    learner.source._collector.data_handler = type("Failing", (Unchanged,), {method: fail})()
     learner.load()
 
     def use() -> None:

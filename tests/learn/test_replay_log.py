@@ -69,7 +69,7 @@ def test_after_a_crash_every_step_is_there_once_and_what_was_not_published_is_co
 
     again, counts = open_source(crash(source._log.directory, tmp_path), published)
     assert list_steps(again) == list_steps(source) == [[7, 0, n] for n in range(6)]
-    assert again.received["one"].counted == 8  # so that nothing is taken a second time
+    assert again.tally.received["one"].counted == 8  # so that nothing is taken a second time
     iteration = again.get(0, 0.0)  # at once: nobody has to send anything
     assert (iteration.minibatches, iteration.env_steps) == (None, 3)
     assert again.get(0, 0.0) is None

@@ -616,11 +616,14 @@ def load_kernel(loop: Callable[..., Any]) -> Callable[..., Any]:
     return loop
 
 
+LOOPS = (
+    *(count_rows, match_streams, insert_rows, close_streams, evict_rows, find_transitions),
+    *(find_sequences, find_goals, find_stacks, add_members, remove_members, set_leaves),
+    find_leaves,
+)
+
+
 def compile_kernels() -> None:
     """Compiles every loop into numba's cache, so that later starts load them from there."""
-    for loop in (
-        *(count_rows, match_streams, insert_rows, close_streams, evict_rows, find_transitions),
-        *(find_sequences, find_goals, find_stacks, add_members, remove_members, set_leaves),
-        find_leaves,
-    ):
+    for loop in LOOPS:
         load_kernel(loop)
