@@ -1,1 +1,1 @@
-"""The processes of a run, on one machine or on those of a Ray cluster, and what is in its folder."""
+"""The processes of a run, on one machine or on those of a Ray cluster, and its folder."""

@@ -29,9 +29,9 @@ from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import CONFIG_NAME
 from relaax_like.config.run_spaces import forget_run_spaces
 from relaax_like.config.yaml_document import read_yaml, write_yaml
-from relaax_like.core.records import Status
 from relaax_like.core.journal.files import HEADER_BYTES, get_size, list_segments
 from relaax_like.core.journal.head import path_of_head
+from relaax_like.core.records import Status
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.parameter_server.mirror_remote import hide_password
 from relaax_like.parameter_server.published_state import NAMES
