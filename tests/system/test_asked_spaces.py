@@ -59,7 +59,7 @@ def test_killed_in_each_state_the_run_goes_on_with_the_same_spaces(cluster: Clus
     cluster.wait_steps(64)
 
     other = cluster.start_paced_client("other", "--env", "Acrobot-v1")
-    other.wait_for("(6 numbers), but algorithm.state_size is 4")
+    other.wait_for(r"\(6 numbers\), but algorithm\.state_size is 4")
     assert other.wait() != 0
     wait_until(lambda: "Score = " in spectator.output, spectator)
     assert spaces.read_text() == decided
