@@ -66,7 +66,7 @@ def start_servers(config: Path, *sets: str, log: IO[bytes] | None = None) -> Ite
         ]
         arguments = ["--config", str(config), *(f"--set={override}" for override in overrides)]
         commands = [
-            [sys.executable, "-m", f"relaax_like.cli.{role}", *arguments]
+            [sys.executable, "-m", "relaax_like.cli.servers", role, *arguments]
             for role in ("parameter_server", "rlx_server")
         ]
         output = subprocess.DEVNULL if log is None else log

@@ -286,7 +286,7 @@ def start_run(folder: Path) -> Iterator[tuple[list[int], str, str]]:
     with open(folder.with_suffix(".log"), "wb") as log:
         processes = [
             subprocess.Popen(
-                [sys.executable, "-m", f"relaax_like.cli.{role}", *arguments],
+                [sys.executable, "-m", "relaax_like.cli.servers", role, *arguments],
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
