@@ -48,7 +48,7 @@ test: install  ## Run all tests but the slow ones; one that fails is run once mo
 	-@python -P -m pytest --collect-only -qq >/dev/null 2>&1
 	python -P tests/support/gate.py $(ALONE) -- -n 5 $(BY_FILE) -m "not slow" --ignore $(ALONE) $(FAULTS) $(OTHERS)
 
-slow: install  ## Run the slow tests, whose rows other tests check too: about six minutes.
+slow: install  ## Run the slow tests, whose rows other tests check too: about seven minutes.
 	python -P tests/support/gate.py -n 5 $(BY_FILE) -m slow $(FAULTS) $(OTHERS)
 
 quick: install  ## Check what changed since main, in three minutes at most.
