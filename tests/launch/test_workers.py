@@ -78,7 +78,7 @@ def test_it_learns_cartpole(tmp_path: Path) -> None:
     flags = (
         *("--workers", 2, "--num-steps", 256, "--rollout-steps", 32, "--batch-size", 256),
         *("--epochs", 20, "--learning-rate", 1e-3, "--critic-learning-rate", 1e-3),
-        *("--gamma", 0.98, "--gae-lambda", 0.8, "--target-return", 60, "--target-episodes", 50),
+        *("--gamma", 0.98, "--gae-lambda", 0.8, "--target-return", 100, "--target-episodes", 50),
     )
     with Processes(tmp_path) as processes:
         program = start(processes, write(tmp_path, "[32, 32]"), *flags)
