@@ -233,7 +233,7 @@ class Applier:
             return self._drop(late)
         if (known := self._dedup.find(push)) is not None:
             self._push_log.require_sound()
-            return self._complete(known)
+            return self._answer(known.outcome, known, known.reason)
         if self._stop_condition.reason:
             return self._apply_finished(push)
         if push.gradient is not None and self._is_lost(push):
@@ -386,15 +386,15 @@ class Applier:
     def _answer_nothing(self) -> Reply:
         return self._answer("nothing", self._store)
 
-    def _answer(self, outcome: Outcome, at: Store | PreparedVersion, reason: str = "") -> Reply:
-        reply = Reply(outcome=outcome, reason=reason, version=at.version, global_t=at.global_t)
-        return self._complete(reply)
-
-    def _complete(self, reply: Reply) -> Reply:
-        """Returns a new or remembered reply with what is true now."""
-        return replace(
-            reply,
+    def _answer(
+        self, outcome: Outcome, at: Store | PreparedVersion | Reply, reason: str = ""
+    ) -> Reply:
+        return Reply(
+            outcome=outcome,
+            reason=reason,
             durability=self.durability,
+            version=at.version,
+            global_t=at.global_t,
             epoch=self.epoch,
             finished=self._stop_condition.reason,
         )

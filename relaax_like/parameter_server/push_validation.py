@@ -64,10 +64,12 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
             f"{_MAX_GLOBAL_T - global_t} more",
             "env_steps",
         )
-    _validate_episodes(push.episodes)
-    with _refusing("bad statistic"):
-        for name, moments in push.statistics.items():
-            manifest.validate_moments(name, moments)
+    if push.episodes:
+        _validate_episodes(push.episodes)
+    if push.statistics:
+        with _refusing("bad statistic"):
+            for name, moments in push.statistics.items():
+                manifest.validate_moments(name, moments)
     if push.gradient is None:
         if push.groups:
             raise Refused(
@@ -86,8 +88,10 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
             "fingerprint",
         )
     _validate_count("gradient_version", push.gradient_version)
-    with _refusing("unknown group"):
-        layout = manifest.select_groups(push.groups)
+    layout = manifest
+    if push.groups:
+        with _refusing("unknown group"):
+            layout = manifest.select_groups(push.groups)
     return validate_gradient(push.gradient, layout)
 
 

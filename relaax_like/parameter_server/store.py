@@ -9,6 +9,7 @@ allocated.
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -245,12 +246,13 @@ class Store:
                     self._unfollowed,
                 )
             gradient = view_gradient(gradient, self.manifest.select_groups(groups))
+        changes: dict[str, Any] = {}
         if gradient is not None or statistics:
-            current = self._step(current, gradient, statistics or {}, groups, rates, used)
-        current = replace(current, global_t=current.global_t + int(env_steps))
+            changes = self._step(current, gradient, statistics or {}, groups, rates, used)
+        state = replace(current, global_t=current.global_t + int(env_steps), **changes)
         if gradient is None:
-            return PreparedVersion(current, {}, {})
-        return PreparedVersion(current, rates, {} if used == self._current.optimizers else used)
+            return PreparedVersion(state, {}, {})
+        return PreparedVersion(state, rates, {} if used == current.optimizers else used)
 
     def prepare_publish(self, publish: Publication) -> PreparedVersion:
         """Computes the result of a publication, without anything taking effect.
@@ -417,8 +419,9 @@ class Store:
         groups: Sequence[str],
         learning_rates: Mapping[str, float],
         optimizers: Mapping[str, GroupStep],
-    ) -> State:
-        """Computes the next version in buffers that no reader can see yet."""
+    ) -> dict[str, Any]:
+        """Computes what changes with the next version, in buffers that no reader can see yet."""
+        changes: dict[str, Any] = {"version": current.version + 1}
         values = self._pool.take()
         trainable = self.manifest.gradient_bytes
         if gradient is None:
@@ -426,13 +429,12 @@ class Store:
         else:
             values[trainable:] = current.values[trainable:]
             new = values[:trainable].view(np.float32)
-            before = current.steps
-            current = self._optimize(current, gradient, new, groups, learning_rates, optimizers)
-            for group, step in current.steps.items():
-                if step > before[group]:
+            changes |= self._optimize(current, gradient, new, groups, learning_rates, optimizers)
+            for group, step in changes["steps"].items():
+                if step > current.steps[group]:
                     mix(values, self._segments, optimizers[group].targets, step)
         self._merge_statistics(values, statistics)
-        return replace(current, version=current.version + 1, values=self._pool.publish(values))
+        return {**changes, "values": self._pool.publish(values)}
 
     def _merge_statistics(self, values: np.ndarray, statistics: Mapping[str, Moments]) -> None:
         for name, delta in statistics.items():
@@ -448,8 +450,8 @@ class Store:
         groups: Sequence[str],
         learning_rates: Mapping[str, float],
         optimizers: Mapping[str, GroupStep],
-    ) -> State:
-        """Writes the weights after one optimizer step to `new`; returns the rest of the step."""
+    ) -> dict[str, Any]:
+        """Writes the weights after one optimizer step to `new`; returns what else changes."""
         slots = self._slot_pool.take()
         old = current.values[: self.manifest.gradient_bytes].view(np.float32)
         new_slots = slots[: self._num_slot_bytes].view(np.float32)
@@ -471,9 +473,7 @@ class Store:
                 compute_coefficients(optimizers[group.name], rate, steps[group.name]),
             )
             start += group.size
-        return replace(
-            current, slots=self._publish_slots(slots), steps=steps, optimizers=optimizers
-        )
+        return {"slots": self._publish_slots(slots), "steps": steps, "optimizers": optimizers}
 
 
 def view_gradient(gradient: np.ndarray | bytes, manifest: Manifest) -> np.ndarray:
