@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.report import report
-from relaax_like.experience.replay import Prioritized, RowSpec, Storage, Table, Transitions, Uniform
 from relaax_like.experience.rollout import Rollout
+from relaax_like.replay import Prioritized, RowSpec, Storage, Table, Transitions, Uniform
 
 CAPACITY = 1_000_000
 BLOCKS = (1, 64, 1024)
@@ -111,7 +111,7 @@ def make_table(prioritized: bool, size: int, n_step: int = 1) -> Table:
     segments = Segments(1000)
     storage = Storage(RowSpec.from_rollout(segments.make()), CAPACITY)
     selector = Prioritized() if prioritized else Uniform()
-    table = Table(storage, Transitions(n_step), selector, batch_size=size)
+    table = Table(storage, Transitions(n_step), selector, minibatch_size=size)
     segments = Segments(1000)
     while table.counts.rows < CAPACITY - 2_000:
         table.insert(segments.make())

@@ -25,11 +25,11 @@ from benchmarks.peers.update_cases import ACTION, OBSERVATION
 from benchmarks.report import report
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
 from relaax_like.config.loader import load_experiment
-from relaax_like.experience.replay import RowSpec, Storage, Table, Transitions, Uniform
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.replayed import ReplayIteration
 from relaax_like.learn.updates import LearningTask
+from relaax_like.replay import RowSpec, Storage, Table, Transitions, Uniform
 
 # Calls that are not counted: ours compiles in the first one.
 _WARM_UP = 3
@@ -62,7 +62,7 @@ def make_ours(algorithm: str, config: Any, at_once: int) -> Callable[[], None]:
         Storage(RowSpec.from_rollout(rollout), config.capacity),
         Transitions(n_step=config.n_step, discount=config.gamma),
         Uniform(),
-        batch_size=config.batch_size,
+        minibatch_size=config.batch_size,
     )
     table.insert(rollout)
 

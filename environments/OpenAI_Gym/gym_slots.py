@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 
-from relaax_like.client.gym_spaces import GymValues
+from relaax_like.client.gym_spaces import SpaceCodec
 from relaax_like.client.interactor import Transition
 from relaax_like.client.values import UserSpace, Values
 from relaax_like.wire import ConfigError, InvalidInputError, RelaaxError
@@ -94,8 +94,8 @@ class EnvListSlots:
         ]
         # Of later seeds; empty: there are none.
         self._streams = [np.random.default_rng(one) for one in self._seeds if seed_resets]
-        self._observations = GymValues(self._envs[0].observation_space, "observation")
-        self._actions = GymValues(self._envs[0].action_space, "action")
+        self._observations = SpaceCodec(self._envs[0].observation_space, "observation")
+        self._actions = SpaceCodec(self._envs[0].action_space, "action")
         self.observation_space = _add_mirror(self._observations.space, self._envs[0], "observation")
         self.action_space = _add_mirror(self._actions.space, self._envs[0], "action")
         # Current observations. An environment can reuse the array that it returned, or share it
@@ -331,8 +331,8 @@ class VectorEnvSlots:
             )
         self.slots, self.simulator = env.num_envs, type(env.unwrapped)
         self._seed, self._has_begun = seed, False
-        self._observations = GymValues(env.single_observation_space, "observation")
-        self._actions = GymValues(env.single_action_space, "action")
+        self._observations = SpaceCodec(env.single_observation_space, "observation")
+        self._actions = SpaceCodec(env.single_action_space, "action")
         self.observation_space = _add_mirror(self._observations.space, env, "observation")
         self.action_space = _add_mirror(self._actions.space, env, "action")
 

@@ -30,7 +30,7 @@ class Leaf:
     gym_space: gym.Space
 
 
-class GymValues(SpaceValues):
+class SpaceCodec(SpaceValues):
     """Values of a Gymnasium space: nested as the space is, actions clipped to its bounds.
 
     float64 becomes float32 on the wire, which is what networks compute with; images stay uint8.
@@ -40,7 +40,7 @@ class GymValues(SpaceValues):
       space: a bare `Space` for a plain space, otherwise a dict name -> `Space`.
     """
 
-    def __init__(self, space: gym.Space, name: str) -> None:
+    def __init__(self, space: gym.Space, name: str = "observation") -> None:
         """Takes any nesting of Dict and Tuple over Box, Discrete, MultiDiscrete and MultiBinary.
 
         Args:

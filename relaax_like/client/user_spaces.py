@@ -21,7 +21,7 @@ def make_space_values(space: Any, name: str) -> SpaceValues:
     # A caller with such a space has imported Gymnasium; the base install does not include it.
     gymnasium: Any = sys.modules.get("gymnasium")
     if gymnasium is not None and isinstance(space, gymnasium.Space):
-        from relaax_like.client.gym_spaces import GymValues
+        from relaax_like.client.gym_spaces import SpaceCodec
 
-        return GymValues(space, name)
+        return SpaceCodec(space, name)
     return SpaceValues(space, name)

@@ -81,7 +81,7 @@ class DataHandler(Protocol):
         Args:
           training_data: the batch that was learned from; `keys` identify its columns. With the plan
             `Replay`, the minibatches (`TransitionBatch` or `SequenceBatch` of
-            `relaax_like.experience.replay`), whose `ids` and `keys` identify the steps.
+            `relaax_like.replay`), whose `ids` and `keys` identify the steps.
           policy_data: the results of the update: its log variables, such as the means of costs and
             metrics, by name, and `Losses.rows`, `[T, k]` like the batch; with `Replay` `[U * B]`,
             or `[L, U * B]` of sequences. Only `updates`, 0, of a batch that only feeds running

@@ -70,7 +70,7 @@ def _convert(data_set: Any, index: int, length: int, episode: Any) -> dict[str, 
     An episode that neither terminated nor was truncated counts as truncated: what followed its
     last observation is not known.
     """
-    from relaax_like.client.gym_spaces import GymValues
+    from relaax_like.client.gym_spaces import SpaceCodec
 
     steps = len(episode.rewards)
     if steps != length:
@@ -79,10 +79,10 @@ def _convert(data_set: Any, index: int, length: int, episode: Any) -> dict[str, 
             f"{length}; Minari cuts episodes of 32768 steps or more in the "
             "formats arrow and parquet: write the data set with data_format hdf5"
         )
-    values = GymValues(data_set.observation_space, OBSERVATION)
+    values = SpaceCodec(data_set.observation_space, OBSERVATION)
     leaves = values.to_leaves(episode.observations, steps + 1, "observations")
     seen = {leaf: _to_input(values.spaces[leaf], array) for leaf, array in leaves.items()}
-    acts = GymValues(data_set.action_space, ACTION)
+    acts = SpaceCodec(data_set.action_space, ACTION)
     actions = acts.to_leaves(episode.actions, steps, "actions")
     alive = np.where(
         episode.terminations, TERMINATED, np.where(episode.truncations, TRUNCATED, ALIVE)
@@ -144,11 +144,11 @@ def read_spaces(name: str) -> RunSpaces:
       ConfigError: see `find_episodes`; or a space is of a kind that is not supported.
     """
     with _explain(f"{MINARI}{name}"):
-        from relaax_like.client.gym_spaces import GymValues
+        from relaax_like.client.gym_spaces import SpaceCodec
 
         data_set = _load(name)
-        observations = GymValues(data_set.observation_space, OBSERVATION)
-        actions = GymValues(data_set.action_space, ACTION)
+        observations = SpaceCodec(data_set.observation_space, OBSERVATION)
+        actions = SpaceCodec(data_set.action_space, ACTION)
     return RunSpaces(observations.spaces, actions.spaces)
 
 
@@ -164,9 +164,9 @@ def _warn_of_jpeg(source: str, data_set: Any) -> None:
     """Logs a warning if the observations have images that were compressed with losses."""
     from minari.dataset.minari_storage import is_image_space
 
-    from relaax_like.client.gym_spaces import GymValues
+    from relaax_like.client.gym_spaces import SpaceCodec
 
-    leaves = GymValues(data_set.observation_space, "observation").leaves
+    leaves = SpaceCodec(data_set.observation_space, "observation").leaves
     if data_set.storage.jpeg_encoding and any(is_image_space(leaf.gym_space) for leaf in leaves):
         logger.warning(
             "%s: its images were stored as JPEG, so they differ from those that the environment "

@@ -128,7 +128,6 @@ def make_parameter_server(
         keep_best,
         every_sec=settings.checkpoint_time_interval,
         every_env_steps=settings.checkpoint_global_step_interval,
-        scores_returns=not learner.eval_freq,
         recipe=find_recipe(experiment),
     )
     try:
@@ -161,10 +160,11 @@ def make_parameter_server(
             stop=StopCondition(
                 experiment.algorithm.max_global_step,
                 learner.target_return,
-                window=learner.target_episodes,
                 target_score=learner.target_eval_return,
                 max_episodes=learner.max_episodes,
             ),
+            window=learner.target_episodes,
+            scores_returns=not learner.eval_freq,
             learner_lease=_open_lease(experiment),
         )
     except BaseException:

@@ -7,8 +7,8 @@ import numpy as np
 
 from relaax_like.algorithm.parts import DISCOUNT, MASK, WEIGHTS
 from relaax_like.core.prediction import LOG_PROB
-from relaax_like.experience.replay import SequenceBatch
 from relaax_like.experience.replay.items import Minibatches
+from relaax_like.replay import SequenceBatch
 
 if TYPE_CHECKING:  # It imports TensorFlow.
     from relaax_like.learn.computation_task import ComputationTask

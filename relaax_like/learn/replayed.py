@@ -15,7 +15,16 @@ from relaax_like.config.plan import Replay
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import EpisodeReport, Origin, Received, TableStatus
 from relaax_like.experience.collector import DataHandler, handle_rollout
-from relaax_like.experience.replay import (
+from relaax_like.experience.replay.hindsight import ComputeRewards
+from relaax_like.experience.replay.items import Items, Minibatches
+from relaax_like.experience.rollout import Rollout, get_valid, stack_history
+from relaax_like.learn.agent_source import AgentSource
+from relaax_like.learn.data_handlers import locate_handler_errors
+from relaax_like.learn.replay_log import ReplayLog, ReplayRecord
+from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
+from relaax_like.learn.tally import Tally
+from relaax_like.nn.normalization import Normalizer
+from relaax_like.replay import (
     Hindsight,
     Prioritized,
     RateLimiter,
@@ -28,15 +37,6 @@ from relaax_like.experience.replay import (
     Uniform,
     make_sparse_rewards,
 )
-from relaax_like.experience.replay.hindsight import ComputeRewards
-from relaax_like.experience.replay.items import Items, Minibatches
-from relaax_like.experience.rollout import Rollout, get_valid, stack_history
-from relaax_like.learn.agent_source import AgentSource
-from relaax_like.learn.data_handlers import locate_handler_errors
-from relaax_like.learn.replay_log import ReplayLog, ReplayRecord
-from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
-from relaax_like.learn.tally import Tally
-from relaax_like.nn.normalization import Normalizer
 from relaax_like.wire.errors import (
     CollectorFullError,
     ConfigError,
@@ -453,7 +453,7 @@ def make_table(
         Storage(_make_spec(model, history), plan.capacity, history=history, max_streams=4096),
         _make_items(plan, model, compute_rewards),
         selector,
-        batch_size=plan.batch_size,
+        minibatch_size=plan.batch_size,
         limiter=limiter,
         seed=seed,
     )

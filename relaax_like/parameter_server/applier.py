@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from relaax_like.config.combine import CombineConfig
-from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import (
     Counts,
     Durability,
@@ -64,15 +62,14 @@ class Applier:
       store: values and optimizers.
       push_log: where pushes are written before they take effect.
       snapshots: in whose folder the newest publication is written; None: nowhere.
-      combine: how gradients of several clients are combined.
+      combiner: decides what happens to gradients of several clients.
       stop_condition: what ends the training.
-      metrics: the recorder, for the curves of the optimizers.
-      clock: returns monotonic seconds.
+      statistics: statistics of episodes, clients and refusals.
+      curves: of the optimizers.
       learner_lease: lease of a learner in a process of its own; None: this run has no such learner.
 
     Attributes:
-      combiner: decides what happens to gradients of several clients.
-      statistics: statistics of episodes, clients and refusals.
+      combiner, statistics: as the arguments.
       epoch: number of this start of the server.
       lock: held while a record takes effect; while another thread holds it, pushes wait.
       note_steps: called with `global_t` after each push and publication that took effect.
@@ -83,18 +80,18 @@ class Applier:
         store: Store,
         push_log: PushLog,
         snapshots: Snapshots | None,
-        combine: CombineConfig,
+        combiner: Combiner,
         stop_condition: StopCondition,
-        metrics: Metrics,
-        clock: Callable[[], float],
+        statistics: Statistics,
+        curves: OptimizerCurves,
         learner_lease: LearnerLease | None = None,
     ):
         self._store = store
         self._push_log = push_log
         self._stop_condition = stop_condition
-        self.combiner = Combiner(combine, store.manifest, clock)
-        self.statistics = Statistics(stop_condition.window, clock)
-        self._curves = OptimizerCurves(metrics, clock)
+        self.combiner = combiner
+        self.statistics = statistics
+        self._curves = curves
         self._publications: PublishedState | None = None
         # Without a folder that counts starts, the time is used, which also grows.
         self.epoch, self._recipe = time.time_ns() // 1_000_000, ""

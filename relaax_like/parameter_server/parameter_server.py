@@ -34,9 +34,11 @@ from relaax_like.core.roles import (
 )
 from relaax_like.parameter_server.applier import Applier
 from relaax_like.parameter_server.apply_queue import ApplyQueue, FullError
+from relaax_like.parameter_server.combining import Combiner
 from relaax_like.parameter_server.combining.sync import GROUP
 from relaax_like.parameter_server.learner_group import LearnerGroup
 from relaax_like.parameter_server.learner_lease import LearnerLease
+from relaax_like.parameter_server.optimizer_curves import OptimizerCurves
 from relaax_like.parameter_server.push_log import PushLog
 from relaax_like.parameter_server.push_validation import (
     Refused,
@@ -47,6 +49,7 @@ from relaax_like.parameter_server.push_validation import (
 from relaax_like.parameter_server.saver import Saver
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import Snapshots
+from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, Statistics
 from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.parameter_server.store import Store
 from relaax_like.parameter_server.training_returns import EpisodeMeans
@@ -89,6 +92,10 @@ class ParameterServer(ParameterServerBackend, Publisher, Closing):
         `restore_latest_checkpoint` is called before anything is pushed. None: nowhere.
       combine: how gradients of several clients are combined; None: each is applied at once.
       stop: what ends the training; None: nothing.
+      window: number of newest episodes in mean returns, 1 or more. The same number of each slot;
+        see `TrainingReturns`.
+      scores_returns: snapshots are scored by the mean return of the training; False: only by
+        `Publication.score` and `save_next_publication`, `save_checkpoint` and `save_judged`.
       clock: returns monotonic seconds.
       learner_lease: lease of a learner in a process of its own; None: this run has no such learner.
 
@@ -107,31 +114,31 @@ class ParameterServer(ParameterServerBackend, Publisher, Closing):
         journal: PushLog | None = None,
         combine: CombineConfig | None = None,
         stop: StopCondition | None = None,
+        window: int = DEFAULT_WINDOW,
+        scores_returns: bool = True,
         clock: Callable[[], float] = time.monotonic,
         learner_lease: LearnerLease | None = None,
     ):
         combine = combine or CombineConfig()
-        self._store = store
+        self._store, self._metrics = store, metrics
         self._snapshots = snapshots
         self._journal = journal or PushLog()
-        self._metrics = metrics
-        self._clock = clock
-        self._started = clock()
+        self._clock, self._started = clock, clock()
         self.on_report: Callable[[ClientsReport], None] = lambda report: None
         self._stop_condition = stop or StopCondition()
         self._learner_lease = learner_lease
         self._has_granted = False
+        self._statistics = Statistics(window, clock)
         self._applier = Applier(
             store,
             self._journal,
             snapshots,
-            combine,
+            Combiner(combine, store.manifest, clock),
             self._stop_condition,
-            metrics,
-            clock,
+            self._statistics,
+            OptimizerCurves(metrics, clock),
             learner_lease,
         )
-        self._statistics = self._applier.statistics
         self._queue: ApplyQueue[Push | Publication | Counts, Reply] = ApplyQueue(
             self._applier.apply_all, QUEUE_SIZE
         )
@@ -144,7 +151,7 @@ class ParameterServer(ParameterServerBackend, Publisher, Closing):
         self.get_table_status: Callable[[], TableStatus] = TableStatus
         self._saver: Saver | None = None
         if snapshots is not None:
-            self._saver = Saver(snapshots, self._applier, self._journal, clock)
+            self._saver = Saver(snapshots, self._applier, self._journal, clock, scores_returns)
             self._applier.note_steps = self._saver.note_steps
             self._saver.start()
 

@@ -45,6 +45,7 @@ class Saver:
       applier: has the state.
       journal: the journal whose segments are dropped.
       clock: returns monotonic seconds.
+      scores_returns: as the argument of `ParameterServer`.
 
     Attributes:
       lock: held during a save, including the disk; never for serving.
@@ -58,6 +59,7 @@ class Saver:
         applier: Applier,
         journal: PushLog,
         clock: Callable[[], float],
+        scores_returns: bool,
     ):
         self.saved: Saved | None = None
         self.failures = 0
@@ -65,6 +67,7 @@ class Saver:
         self._applier = applier
         self._journal = journal
         self._clock = clock
+        self._scores_returns = scores_returns
         self.lock = threading.Lock()
         self._attempted_t = 0  # global_t of the newest attempt
         self._due = threading.Event()
@@ -133,7 +136,7 @@ class Saver:
             state, records = self._applier.export()
             self._attempted_t = state.global_t
             if score is not None or self.saved is None or self.saved.records != records:
-                if score is None and self._snapshots.scores_returns:
+                if score is None and self._scores_returns:
                     score = self._applier.statistics.take_score()
                 if score is None and self.saved is not None:
                     # It replaces the newest snapshot, for example to add what an evaluation found.

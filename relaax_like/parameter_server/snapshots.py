@@ -69,16 +69,13 @@ class Snapshots(Closing):
         `select_kept`.
       every_sec: seconds between two snapshots of a server; None: not by time.
       every_env_steps: environment steps between two; None: not by steps.
-      scores_returns: a server's snapshots are scored by the mean return of the training; False:
-        only by `Publication.score` and `ParameterServer.save_next_publication`,
-        `save_checkpoint` and `save_judged`.
       recipe: what the initial values were made from; stored in snapshots, under `RECIPE`.
 
     Attributes:
       directory: the folder.
       epoch: grows with each server that opens the folder, and is larger for newer folders.
       mirror: where new snapshots are copied to; it is closed with this object. None: nowhere.
-      every_sec, every_env_steps, scores_returns, recipe: as the arguments, for the server.
+      every_sec, every_env_steps, recipe: as the arguments, for the server.
 
     Raises:
       ConfigError: `keep` is below 1, `keep_best` is negative, or an interval is not above 0.
@@ -94,7 +91,6 @@ class Snapshots(Closing):
         *,
         every_sec: float | None = None,
         every_env_steps: int | None = None,
-        scores_returns: bool = True,
         recipe: str = "",
     ):
         check_kept(keep, keep_best)
@@ -105,7 +101,6 @@ class Snapshots(Closing):
         self.mirror: Mirror | None = None
         self.every_sec = every_sec
         self.every_env_steps = every_env_steps
-        self.scores_returns = scores_returns
         self.recipe = recipe
         self._keep = keep
         self._keep_best = keep_best

@@ -5,7 +5,7 @@ import math
 import threading
 import time
 
-from relaax_like.parameter_server.statistics import DEFAULT_WINDOW, Statistics
+from relaax_like.parameter_server.statistics import Statistics
 from relaax_like.wire.errors import ConfigError
 
 _LOG = logging.getLogger(__name__)
@@ -18,7 +18,6 @@ class StopCondition:
     Attributes:
       reason: what ended the training, or "" while it continues.
       told: clients that have been notified of the end.
-      window: as the argument.
     """
 
     def __init__(
@@ -26,7 +25,6 @@ class StopCondition:
         max_global_step: int | None = None,
         target_return: float | None = None,
         *,
-        window: int = DEFAULT_WINDOW,
         target_score: float | None = None,
         max_episodes: int | None = None,
     ):
@@ -34,9 +32,8 @@ class StopCondition:
 
         Args:
           max_global_step: environment steps after which the training ends; None: no limit.
-          target_return: mean return of the newest episodes that ends the training; None: no target.
-          window: number of newest episodes in mean returns, for `target_return` not fewer; 1 or
-            more. The same number of each slot; see `TrainingReturns`.
+          target_return: mean return of a full window of newest episodes that ends the training;
+            None: no target.
           target_score: mean return of an evaluation that ends the training; requires snapshots.
             None: no target.
           max_episodes: training episodes after which the training ends; None: no limit.
@@ -46,15 +43,13 @@ class StopCondition:
         """
         if max_global_step is not None and not max_global_step > 0:
             raise ConfigError(f"max_global_step: {max_global_step}, expected more than 0")
-        if (target_return is not None and not math.isfinite(target_return)) or window < 1:
+        if target_return is not None and not math.isfinite(target_return):
             raise ConfigError(
-                f"target: mean_return {target_return}, episodes {window}; expected a "
-                "finite mean_return (learner.target_return), and 1 or more episodes "
-                "(learner.target_episodes)"
+                f"target_return: {target_return}, expected a finite mean return "
+                "(learner.target_return)"
             )
         self.reason = ""
         self.told: set[str] = set()
-        self.window = window
         self._max_global_step = max_global_step
         self._target_return = target_return
         self._target_score = target_score

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scripted_server import ScriptedServer
 
 from relaax_like.client.client import RlxClient
-from relaax_like.client.gym_spaces import GymValues
+from relaax_like.client.gym_spaces import SpaceCodec
 from relaax_like.client.values import SpaceValues
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete
@@ -60,7 +60,7 @@ def equal(one: Any, other: Any, rtol: float = 1e-6) -> bool:
 def test_any_nesting_comes_back_and_fits_the_wire(
     space: spaces.Space, slots: int, seed: int
 ) -> None:
-    codec = GymValues(space, "observation")
+    codec = SpaceCodec(space, "observation")
     space.seed(seed)
     rows = [space.sample() for _ in range(slots)]
     packed = codec.empty(slots)
@@ -75,7 +75,7 @@ def test_any_nesting_comes_back_and_fits_the_wire(
 @settings(deadline=None)
 @given(space=nested, slots=st.integers(1, 3), seed=st.integers(0, 1000))
 def test_batches_come_back_and_equal_the_rows(space: spaces.Space, slots: int, seed: int) -> None:
-    codec = GymValues(space, "observation")
+    codec = SpaceCodec(space, "observation")
     batched = batch_space(space, slots)
     batched.seed(seed)
     batch = batched.sample()
@@ -94,7 +94,7 @@ def test_batches_come_back_and_equal_the_rows(space: spaces.Space, slots: int, s
 def test_a_number_that_an_integer_cannot_represent_is_refused(
     value: float, wrong: str | None
 ) -> None:
-    codec = GymValues(spaces.Dict({"image": spaces.Box(0, 255, (2,), np.uint8)}), "observation")
+    codec = SpaceCodec(spaces.Dict({"image": spaces.Box(0, 255, (2,), np.uint8)}), "observation")
     packed = codec.empty(1)
     with expect_misfit(wrong):
         codec.write_row(packed, 0, {"image": np.array([7, value])})
@@ -105,11 +105,11 @@ def test_a_number_that_an_integer_cannot_represent_is_refused(
 
 def test_a_single_number_instead_of_a_batch_is_refused() -> None:
     with pytest.raises(InvalidInputError, match=r"observation: 1\.5, expected .* \(slot 0\)"):
-        GymValues(spaces.Discrete(4), "observation").pack(1.5)
+        SpaceCodec(spaces.Discrete(4), "observation").pack(1.5)
 
 
 def test_rows_that_do_not_matter_can_be_anything() -> None:
-    codec = GymValues(spaces.Box(0, 255, (2,), np.uint8), "observation")
+    codec = SpaceCodec(spaces.Box(0, 255, (2,), np.uint8), "observation")
     batch, chosen = np.array([[np.nan, 300.0], [7.0, 8.0]]), np.array([False, True])
     assert codec.pack(batch, chosen)[1].tolist() == [7, 8]
     with pytest.raises(InvalidInputError, match=r"nan, expected .* \(slot 0\)"):
@@ -117,7 +117,7 @@ def test_rows_that_do_not_matter_can_be_anything() -> None:
 
 
 def test_a_choice_with_a_start_is_named_as_it_came() -> None:
-    codec = GymValues(spaces.MultiDiscrete([3, 3], start=[1, 1]), "observation")
+    codec = SpaceCodec(spaces.MultiDiscrete([3, 3], start=[1, 1]), "observation")
     packed = codec.empty(1)
     for convert in (lambda x: codec.pack(x[None]), lambda x: codec.write_row(packed, 0, x)):
         with pytest.raises(InvalidInputError, match=r"observation: 1\.5, expected"):
@@ -126,7 +126,7 @@ def test_a_choice_with_a_start_is_named_as_it_came() -> None:
 
 
 def test_lists_of_different_lengths_are_named() -> None:
-    codec = GymValues(spaces.Dict({"arm": spaces.Box(-1, 1, (2,))}), "observation")
+    codec = SpaceCodec(spaces.Dict({"arm": spaces.Box(-1, 1, (2,))}), "observation")
     packed = codec.empty(1)
     for convert in (
         lambda x: codec.pack({"arm": x}),
@@ -152,7 +152,7 @@ def test_leaves_are_named_by_their_path() -> None:
             "x" * 195: spaces.Discrete(3),
         }
     )
-    wire = GymValues(space, "observation").space
+    wire = SpaceCodec(space, "observation").space
     assert isinstance(wire, dict)
     bounds = {"low": np.zeros((2, 2), np.uint8), "high": np.full((2, 2), 255, np.uint8)}
     assert wire == {
@@ -184,7 +184,7 @@ def test_two_keys_with_the_same_name_are_refused_in_any_order(one: Any, other: A
         with pytest.raises(
             InvalidInputError, match=f"^{re.escape(match)}.* rename one with a wrap"
         ):
-            GymValues(space, "observation")
+            SpaceCodec(space, "observation")
 
 
 def test_names_do_not_depend_on_the_order_of_the_keys() -> None:
@@ -193,7 +193,7 @@ def test_names_do_not_depend_on_the_order_of_the_keys() -> None:
     values = {"b": (np.full((1, 2), 0.1),), "b.2": np.full((1, 2), 0.2)}
     values |= {"b/0": np.full((1, 2), 0.3), "a": np.full((1, 2), 0.4)}
     for ordered in (pairs, pairs[::-1]):
-        packed = GymValues(spaces.Dict(ordered), "observation").pack(values)
+        packed = SpaceCodec(spaces.Dict(ordered), "observation").pack(values)
         assert {name: round(float(array[0, 0]), 1) for name, array in packed.items()} == {
             "b/0": 0.1,
             "b.2": 0.2,
@@ -203,12 +203,12 @@ def test_names_do_not_depend_on_the_order_of_the_keys() -> None:
 
 
 def test_float64_becomes_float32_and_open_bounds_are_absent() -> None:
-    wire = GymValues(spaces.Box(-np.inf, np.inf, (2,), np.float64), "observation").space
+    wire = SpaceCodec(spaces.Box(-np.inf, np.inf, (2,), np.float64), "observation").space
     assert wire == Box(dtype="float32", shape=(2,))
 
 
 def test_actions_are_clipped_to_the_box() -> None:
-    codec = GymValues(spaces.Box(-0.1, 0.3, (2,), np.float64), "observation")
+    codec = SpaceCodec(spaces.Box(-0.1, 0.3, (2,), np.float64), "observation")
     (action,) = codec.unpack_rows(np.array([[-5, 0.3]], np.float32))
     assert action.dtype == np.float64
     assert action.tolist() == [-0.1, 0.3]  # float32's 0.3 lies outside
@@ -224,7 +224,7 @@ def test_actions_are_clipped_to_the_box() -> None:
 )
 def test_a_space_that_cannot_be_sent_is_refused(space: spaces.Space, match: str) -> None:
     with pytest.raises(ConfigError, match=match):
-        GymValues(space, "observation")
+        SpaceCodec(space, "observation")
 
 
 def test_gymnasium_spaces_are_taken_with_nested_values(

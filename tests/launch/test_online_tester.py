@@ -409,7 +409,7 @@ def test_a_best_training_return_is_followed_by_a_test(caplog: pytest.LogCaptureF
     policy.global_t = 0  # type: ignore[attr-defined]
     returns = [5.0, 3.0, 6.0, 6.0, 8.0, 1.0, 0.0, 0.0, 0.0, 7.0]
     tested = []
-    with make_plain_server(stop=StopCondition(target_return=1000.0, window=2)) as server:
+    with make_plain_server(stop=StopCondition(target_return=1000.0), window=2) as server:
         learner = make_plain_learner(server, policy)
         tester: Any = Fixed()
         hook = TestHook(tester, policy, server, every=9, episodes=3)

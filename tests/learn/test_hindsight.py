@@ -17,10 +17,10 @@ from relaax_like.algorithm.model import get_variables
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.prediction import TASK
-from relaax_like.experience.replay import Hindsight
 from relaax_like.launch.evaluation import evaluate_snapshot, evaluation_to_dict, format_evaluation
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.learn.replayed import make_table
+from relaax_like.replay import Hindsight
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.rlx_server.slots import SlotSpec
 from relaax_like.rlx_server.transition import Transition

@@ -29,7 +29,6 @@ from relaax_like.core.manifest import find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import Push, Reply
 from relaax_like.experience.collector import TrainingData
-from relaax_like.experience.replay import TransitionBatch
 from relaax_like.learn.computation_task import CHOSEN, Gradient
 from relaax_like.learn.gradients import GradientTask, draw_minibatches
 from relaax_like.learn.joint_pushing import JointPushing
@@ -42,6 +41,7 @@ from relaax_like.learn.updates import LearningTask
 from relaax_like.nn.runtime import tf
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
+from relaax_like.replay import TransitionBatch
 from relaax_like.wire.errors import ConfigError
 
 

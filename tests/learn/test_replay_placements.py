@@ -14,7 +14,6 @@ from relaax_like.algorithm.model import get_trainable_variables, get_variables
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.core.manifest import find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.experience.replay import TransitionBatch
 from relaax_like.learn.draw import Draw
 from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.learning_policy import LearningPolicy
@@ -25,6 +24,7 @@ from relaax_like.learn.updates import LearningTask
 from relaax_like.nn.module import get_name
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
+from relaax_like.replay import TransitionBatch
 
 UPDATES, ROWS = 2, 8
 NETWORK = {"network": {"layers": (16,)}, "batch_size": ROWS, "updates_at_once": UPDATES}

@@ -16,7 +16,6 @@ import relaax_like
 from relaax_like.algorithm.model import get_trainable_variables
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import LearnRequest
-from relaax_like.experience.replay import SequenceBatch, TransitionBatch
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.draw import Draw
 from relaax_like.learn.gradients import GradientTask
@@ -26,6 +25,7 @@ from relaax_like.learn.request_queue import RequestQueue
 from relaax_like.learn.updates import LearningTask
 from relaax_like.nn.module import get_name
 from relaax_like.nn.runtime import tf
+from relaax_like.replay import SequenceBatch, TransitionBatch
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 RECURRENT = {

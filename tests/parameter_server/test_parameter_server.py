@@ -392,7 +392,7 @@ def test_episodes_use_up_their_budget() -> None:
 
 
 def test_target_counts_only_over_a_full_window() -> None:
-    with run_server(stop=StopCondition(target_return=2.5, window=4)) as server:
+    with run_server(stop=StopCondition(target_return=2.5), window=4) as server:
         for episode_return in (9.0, 9.0, -9.0):
             assert not push_episode(server, episode_return).finished
         assert not push_episode(server, 0.0).finished  # 9, 9, -9, 0: 2.25
@@ -423,7 +423,7 @@ def leave_through_a_learner(server: ParameterServer) -> None:
 
 @pytest.mark.parametrize("leave", [leave_with_a_push, leave_without_steps, leave_through_a_learner])
 def test_after_the_end_it_knows_who_still_plays_and_the_mean_return_stays(leave: Any) -> None:
-    with run_server(stop=StopCondition(target_return=2.0, window=2)) as server:
+    with run_server(stop=StopCondition(target_return=2.0), window=2) as server:
         assert not server.has_players
         episodes = (
             Playing("robot", 2, 4),
@@ -452,7 +452,7 @@ def push_episode(server: ParameterServer, episode_return: float) -> Reply:
 
 
 def test_one_push_may_bring_more_episodes_than_the_window() -> None:
-    with run_server(stop=StopCondition(target_return=1.0, window=2)) as server:
+    with run_server(stop=StopCondition(target_return=1.0), window=2) as server:
         episodes = tuple(Episode(r, 1) for r in (-100, -100, 1, 1))
         assert server.push(Push(client_id="agent", env_steps=4, episodes=episodes)).finished
 
@@ -468,10 +468,9 @@ def test_impossible_budget_is_refused() -> None:
         StopCondition(0)
 
 
-@pytest.mark.parametrize(("mean_return", "episodes"), [(float("nan"), 10), (1.0, 0)])
-def test_impossible_target_is_refused(mean_return: float, episodes: int) -> None:
+def test_impossible_target_is_refused() -> None:
     with pytest.raises(ConfigError, match="target"):
-        StopCondition(target_return=mean_return, window=episodes)
+        StopCondition(target_return=float("nan"))
 
 
 # Checkpoints.
@@ -637,11 +636,11 @@ def test_restored_budget_is_used_up_at_once(tmp_path: Path) -> None:
 
 
 def test_restored_target_goes_on_with_the_old_episodes(tmp_path: Path) -> None:
-    server = open_server(tmp_path, stop=StopCondition(target_return=5.0, window=3))
+    server = open_server(tmp_path, stop=StopCondition(target_return=5.0), window=3)
     push_episode(server, 5.0)
     push_episode(server, 5.0)
     server.close()
-    server = open_server(tmp_path, stop=StopCondition(target_return=5.0, window=3))
+    server = open_server(tmp_path, stop=StopCondition(target_return=5.0), window=3)
     server.restore_latest_checkpoint()
     assert not server.finished
     assert push_episode(server, 5.0).finished

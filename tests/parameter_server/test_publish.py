@@ -42,7 +42,6 @@ def make_server(
     folder: Path | None = None,
     enabled: bool = False,
     keep_best: int = 0,
-    scores_returns: bool = True,
     target_score: float | None = None,
     **options: Any,
 ) -> ParameterServer:
@@ -53,7 +52,7 @@ def make_server(
     options.setdefault("metrics", NullMetrics())
     if folder is None:
         return ParameterServer(store, **options)
-    snapshots = Snapshots(folder, 1 if keep_best else 3, keep_best, scores_returns=scores_returns)
+    snapshots = Snapshots(folder, 1 if keep_best else 3, keep_best)
     options.setdefault("stop", StopCondition(target_score=target_score))
     journal = PushJournal(folder / "journal", manifest.fingerprint, enabled=enabled)
     try:
@@ -216,7 +215,7 @@ def test_counts_alone_change_no_values_and_end_the_training_too() -> None:
 
 
 def test_a_publish_can_reach_the_target() -> None:
-    with make_server(stop=StopCondition(target_return=5.0, window=2)) as server:
+    with make_server(stop=StopCondition(target_return=5.0), window=2) as server:
         server.lease()
         assert not server.publish(make_publish(1, episodes=(Episode(9.0, 1),))).finished
         assert server.publish(make_publish(2, episodes=(Episode(1.0, 1),))).finished

@@ -109,7 +109,7 @@ def test_the_first_full_window_has_the_true_mean(
 @pytest.mark.parametrize("players", PLAYERS.values(), ids=PLAYERS)
 def test_a_target_above_the_mean_is_not_reached(players: int) -> None:
     statistics = Statistics(WINDOW, Clock())
-    stop = StopCondition(None, 0.8, window=WINDOW)
+    stop = StopCondition(None, 0.8)
     steps = 0
     for sender, reports in play(players, 0.5, seed=5):
         send(statistics, sender, reports)
@@ -124,7 +124,7 @@ def test_a_target_above_the_mean_is_not_reached(players: int) -> None:
 @pytest.mark.parametrize("players", PLAYERS.values(), ids=PLAYERS)
 def test_a_target_below_the_mean_is_reached_when_the_window_is_full(players: int) -> None:
     statistics = Statistics(WINDOW, Clock())
-    stop = StopCondition(None, 0.8, window=WINDOW)
+    stop = StopCondition(None, 0.8)
     for sender, reports in play(players, 0.9, seed=5):
         send(statistics, sender, reports)
         stop.check(0, statistics)
@@ -138,7 +138,7 @@ def test_a_slot_that_never_ends_is_left_out_and_named_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     statistics = Statistics(WINDOW, Clock())
-    stop = StopCondition(None, 0.8, window=WINDOW)
+    stop = StopCondition(None, 0.8)
     with caplog.at_level(logging.WARNING):
         for number, (sender, reports) in enumerate(play(8, 0.9, seed=3, endless=1)):
             send(statistics, sender, reports)

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from relaax_like.experience.replay import RowSpec
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, Rollout, get_valid
+from relaax_like.replay import RowSpec
 
 REWARDS = 2
 HISTORY = {"pixels": 3, "touch": 2}

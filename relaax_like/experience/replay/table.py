@@ -48,7 +48,7 @@ class Table:
             Storage(RowSpec.from_rollout(rollout), capacity=1_000_000),
             Transitions(n_step=3, discount=0.99),
             Prioritized(alpha=0.6),
-            batch_size=256,
+            minibatch_size=256,
             limiter=RateLimiter(1.0, warm_up_steps=10_000, max_segment_steps=64),
         )
         table.insert(rollout)                        # agents' threads
@@ -70,7 +70,7 @@ class Table:
         items: Items,
         selector: Selector,
         *,
-        batch_size: int,
+        minibatch_size: int,
         limiter: RateLimiter | None = None,
         seed: int = 0,
     ):
@@ -80,7 +80,7 @@ class Table:
           storage: holds the rows; must be empty; belongs to the table.
           items: what minibatches consist of.
           selector: chooses the items of each minibatch; belongs to the table.
-          batch_size: number of items in a minibatch (B), 1 or more.
+          minibatch_size: number of items in a minibatch (B), 1 or more.
           limiter: keeps the updates per step in a range; belongs to the table; None: minibatches
             can be sampled as soon as there is an item.
           seed: of the random generator.
@@ -93,7 +93,7 @@ class Table:
         self._items = items
         self._selector = selector
         self._limiter = limiter
-        self._size = batch_size
+        self._size = minibatch_size
         self._seed = seed
         self._random = np.random.Generator(np.random.PCG64(seed))
         storage.start(items.rule)

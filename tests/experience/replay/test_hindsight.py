@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from relaax_like.experience.replay import (
+from relaax_like.experience.rollout import Rollout
+from relaax_like.replay import (
     Hindsight,
     RowSpec,
     Storage,
@@ -11,7 +12,6 @@ from relaax_like.experience.replay import (
     Uniform,
     make_sparse_rewards,
 )
-from relaax_like.experience.rollout import Rollout
 from relaax_like.wire.errors import ConfigError
 
 DISCOUNT = 0.5
@@ -70,7 +70,7 @@ def make_table(
     spec = RowSpec.from_rollout(slots.play(1))
     compute = options.pop("compute", make_sparse_rewards(0.25, options.pop("ends", False)))
     items = Hindsight(compute, strategy=strategy, goals=goals, discount=DISCOUNT, **options)
-    return Table(Storage(spec, capacity), items, Uniform(), batch_size=size)
+    return Table(Storage(spec, capacity), items, Uniform(), minibatch_size=size)
 
 
 def draw(table: Table, rollouts: list[Rollout]) -> dict[str, np.ndarray]:

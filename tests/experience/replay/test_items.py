@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.replay import HISTORY, SPEC, Reference, World, show_all
 
-from relaax_like.experience.replay import Sequences, Storage, Table, Transitions, Uniform
 from relaax_like.experience.rollout import ALIVE, TERMINATED
+from relaax_like.replay import Sequences, Storage, Table, Transitions, Uniform
 
 DISCOUNT = 0.9
 
@@ -33,7 +33,7 @@ def play(items, seed, capacity, max_streams, segments, has_history, holes, ends)
     random = world.random
     history = HISTORY if has_history else {}
     storage = Storage(SPEC, capacity, history=history, max_streams=max_streams)
-    table = Table(storage, items, Uniform(), batch_size=1)
+    table = Table(storage, items, Uniform(), minibatch_size=1)
     reference = Reference(has_history)
     # Slots beyond max_streams are used in a test of their own.
     known = list(range(min(max_streams, len(world.agents))))
@@ -175,7 +175,7 @@ def test_each_step_is_valid_in_exactly_one_sequence():
     world = World(3)
     items = Sequences(steps=6, burn_in=2)
     storage = Storage(SPEC, 2_000)
-    table = Table(storage, items, Uniform(), batch_size=1)
+    table = Table(storage, items, Uniform(), minibatch_size=1)
     steps = 0
     for _ in range(40):
         steps += table.insert(world.make_segment(7, [0, 1], holes=0.1)).steps
@@ -190,7 +190,7 @@ def test_a_silent_slot_s_chain_ends_where_there_are_more_slots_than_streams():
     world = World(0, agents=3)
     items = Transitions(3, DISCOUNT)
     storage = Storage(SPEC, 200, max_streams=2)
-    table = Table(storage, items, Uniform(), batch_size=1)
+    table = Table(storage, items, Uniform(), minibatch_size=1)
     for slot in (0, 1):
         table.insert(world.make_segment(2, [slot], ends=0, holes=0, differs=0))
     assert table.counts.items == 0  # two of three steps each
@@ -211,7 +211,7 @@ def test_an_item_that_was_evicted_before_it_was_complete_never_becomes_one(is_cl
     world = World(0)
     items = Transitions(6, DISCOUNT)
     storage = Storage(SPEC, 12)
-    table = Table(storage, items, Uniform(), batch_size=1)
+    table = Table(storage, items, Uniform(), minibatch_size=1)
     table.insert(world.make_segment(4, [0], ends=0, holes=0, differs=0))
     table.insert(world.make_segment(4, [1], ends=0, holes=0, differs=0))
     table.insert(world.make_segment(3, [1], ends=0, holes=0, differs=0))
@@ -234,7 +234,7 @@ def test_a_termination_cuts_the_value_and_a_truncation_bootstraps(n):
         segment.next_alive[:] = alive
         items = Transitions(n, DISCOUNT)
         storage = Storage(SPEC, 50)
-        table = Table(storage, items, Uniform(), batch_size=4)
+        table = Table(storage, items, Uniform(), minibatch_size=4)
         table.insert(segment)
         batch = table.sample()
         assert batch.discounts.tolist() == [[np.float32(factor)] * 4]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from support.replay import SPEC, World
 
-from relaax_like.experience.replay import (
+from relaax_like.replay import (
     Prioritized,
     RateLimiter,
     Storage,
@@ -122,7 +122,7 @@ class Run(RuleBasedStateMachine):
             Storage(SPEC, capacity, max_streams=3),
             Transitions(n),
             selector(),
-            batch_size=size,
+            minibatch_size=size,
             limiter=self.limiter,
         )
         self.minibatches, self.budget = minibatches, budget
@@ -206,7 +206,7 @@ TestRun.settings = settings(max_examples=60, stateful_step_count=40, deadline=No
 
 def test_a_segment_that_the_limiter_was_not_made_for_is_refused_with_the_numbers():
     limiter = RateLimiter(1.0, max_segment_steps=6)
-    table = Table(Storage(SPEC, 100), Transitions(), Uniform(), batch_size=1, limiter=limiter)
+    table = Table(Storage(SPEC, 100), Transitions(), Uniform(), minibatch_size=1, limiter=limiter)
     with pytest.raises(InvalidInputError, match="14 steps, expected at most 6"):
         table.insert(World(0).make_segment(7, [0, 1], holes=0))
     with pytest.raises(InvalidInputError, match="2 minibatches requested, expected at most 1"):

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relaax_like.experience.replay import Prioritized, Uniform
 from relaax_like.experience.replay.sum_tree import SumTree
+from relaax_like.replay import Prioritized, Uniform
 from relaax_like.wire.errors import InvalidInputError
 
 # The 1 - 1e-4 quantile of chi-square with 63 degrees of freedom, by Wilson and Hilferty.

@@ -17,7 +17,15 @@ import pytest
 from support.replay import HISTORY, SPEC, World
 from support.threads import wait_until
 
-from relaax_like.experience.replay import (
+from relaax_like.experience.replay import kernels
+from relaax_like.experience.replay.row_spec import read_available_bytes
+from relaax_like.experience.rollout import (
+    Executed,
+    RolloutBuffer,
+    make_agent_ids,
+    slice_slots,
+)
+from relaax_like.replay import (
     Prioritized,
     RateLimiter,
     RowSpec,
@@ -26,14 +34,6 @@ from relaax_like.experience.replay import (
     Table,
     Transitions,
     Uniform,
-    kernels,
-)
-from relaax_like.experience.replay.row_spec import read_available_bytes
-from relaax_like.experience.rollout import (
-    Executed,
-    RolloutBuffer,
-    make_agent_ids,
-    slice_slots,
 )
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
@@ -46,7 +46,7 @@ SELECTORS = {"uniform": Uniform, "prioritized": Prioritized}
 
 def make_table(items="transitions", selector="uniform", capacity=150, **settings):
     storage = Storage(SPEC, capacity, history=HISTORY, max_streams=3)
-    return Table(storage, ITEMS[items](), SELECTORS[selector](), batch_size=4, **settings)
+    return Table(storage, ITEMS[items](), SELECTORS[selector](), minibatch_size=4, **settings)
 
 
 def assert_equal(first, second):
@@ -126,14 +126,14 @@ def test_another_table_s_state_is_refused_with_the_numbers():
     ):
         storage = Storage(SPEC, 150, **{"history": HISTORY, "max_streams": 3, **settings})
         with pytest.raises(InvalidInputError, match=message):
-            Table(storage, Transitions(3), Uniform(), batch_size=4).set_state(state)
+            Table(storage, Transitions(3), Uniform(), minibatch_size=4).set_state(state)
     columns = dict(SPEC.actions, second=np.dtype((np.float32, (2,))))
     other = Storage(dataclasses.replace(SPEC, actions=columns), 150, history=HISTORY, max_streams=3)
     with pytest.raises(InvalidInputError, match=r"'actions/second' is missing .* float32 \[2\]"):
-        Table(other, Transitions(3), Uniform(), batch_size=4).set_state(state)
+        Table(other, Transitions(3), Uniform(), minibatch_size=4).set_state(state)
     storage = Storage(SPEC, 150, history=HISTORY, max_streams=3)
     with pytest.raises(InvalidInputError, match=r"lookahead .* is 2 in the saved .* 3 in this one"):
-        Table(storage, Transitions(4), Uniform(), batch_size=4).set_state(state)
+        Table(storage, Transitions(4), Uniform(), minibatch_size=4).set_state(state)
 
 
 @pytest.mark.parametrize("part", ["kinds", "counts", "storage"])
@@ -227,7 +227,7 @@ def test_each_step_of_a_rollout_buffer_leads_to_what_its_slot_saw_next():
         if rollout is not None:
             if table is None:
                 storage = Storage(RowSpec.from_rollout(rollout), 5_000)
-                table = Table(storage, Transitions(1, 0.5), Uniform(), batch_size=20_000)
+                table = Table(storage, Transitions(1, 0.5), Uniform(), minibatch_size=20_000)
             table.insert(rollout)
     batch = table.sample()
     found = np.stack(
@@ -291,7 +291,7 @@ def test_nothing_is_sampled_before_the_warm_up_and_a_complete_item():
 
 def test_no_insertion_is_due_while_the_learner_is_behind_but_there_is_an_item():
     limiter = RateLimiter(1.0)
-    table = Table(Storage(SPEC, 100), Transitions(5), Uniform(), batch_size=1, limiter=limiter)
+    table = Table(Storage(SPEC, 100), Transitions(5), Uniform(), minibatch_size=1, limiter=limiter)
     world = World(0)
     for _ in range(5):  # the first item is complete with the fifth step
         assert table.can_insert(1)
@@ -371,8 +371,8 @@ def test_a_capacity_that_does_not_fit_into_memory_is_refused_with_the_figures():
     available = Storage(spec, 1_000).num_bytes + 40_000
     storage = Storage(spec, 1_000, available_bytes=available)
     with pytest.raises(ConfigError, match="capacity 1,000 needs"):
-        Table(storage, Transitions(), Prioritized(), batch_size=1)
-    Table(storage, Transitions(), Uniform(), batch_size=1)
+        Table(storage, Transitions(), Prioritized(), minibatch_size=1)
+    Table(storage, Transitions(), Uniform(), minibatch_size=1)
     available = read_available_bytes()
     assert available is None or available > 1 << 20
     # A million frames of Pong, with priorities: the aim is 7.6 GB.
