@@ -101,6 +101,27 @@ def test_the_first_pages_stay_short(name: str, limit: int) -> None:
     assert words <= limit, f"{name} has {words} words; move what a newcomer does not need to docs/"
 
 
+def list_commands(text: str) -> set[str]:
+    """Returns the lines of a page's blocks of code, without comments."""
+    lines, is_fenced = set(), False
+    for line in text.splitlines():
+        is_fenced ^= line.startswith("```")
+        if is_fenced or line.startswith("    "):
+            lines.add(line.partition("  #")[0].strip())
+    return lines
+
+
+def test_the_page_in_chinese_has_commands_and_links_of_the_first_page() -> None:  # covers J20
+    page, readme = ((ROOT / name).read_text("utf-8") for name in ("README.zh-CN.md", "README.md"))
+    assert list_commands(page) <= list_commands(readme)
+    targets = {match[1] for match in LINK.finditer(mask_code(page))}
+    assert targets <= {match[1] for match in LINK.finditer(mask_code(readme))} | {"README.md"}
+    assert {"make run", "make test", "python lamps.py"} <= list_commands(page)
+    assert {"docs/coming_from.md#joyrl", "docs/coming_from.md#di-engines-learner"} <= targets
+    # Each Chinese character is a word.
+    assert len(re.findall(r"[\u4e00-\u9fff]|[A-Za-z0-9_./-]+", mask_code(page))) <= 800
+
+
 @pytest.mark.parametrize(
     ("text", "broken"),
     [
