@@ -181,7 +181,7 @@ def run(path: Path, number: int) -> dict[str, Any]:
     tests = [str(test) for test in select_tests(ROOT, [path])]
     with tempfile.TemporaryDirectory() as temporary:
         tree = Path(temporary) / "tree"
-        ignore = shutil.ignore_patterns(".git", ".venv", "build", "runs", "results", "__pycache__")
+        ignore = shutil.ignore_patterns(".git", ".venv", "build", "results", "__pycache__")
         shutil.copytree(ROOT, tree, ignore=ignore, symlinks=True)
         (tree / path).write_text(text)
         command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-n2", "--dist=loadfile"]
