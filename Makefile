@@ -13,7 +13,7 @@ export PYTHONUNBUFFERED := 1
 # Tests start hundreds of processes. Without compiled modules TensorFlow's import takes 10 s, with them 3.5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help images install run test slow quick evidence evidence-speed evidence-learning faults fuzz check format lint types protos protos-current newcomer simulators bench bench-peers clean
+.PHONY: help images install run test slow quick evidence evidence-speed evidence-learning faults fuzz check format lint types ready compiled protos protos-current newcomer simulators bench bench-peers clean
 
 help:  ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -43,9 +43,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 
 # NumPy's threads would only wait for each other: a quarter of the time of its import.
 test slow: export OPENBLAS_NUM_THREADS := 1
-test: install  ## Run all tests but the slow ones; one that fails is run once more, alone.
-	@# One process compiles the tests and what they import, or each of those below would.
-	-@python -P -m pytest --collect-only -qq >/dev/null 2>&1
+test: compiled  ## Run all tests but the slow ones; one that fails is run once more, alone.
 	python -P tests/support/gate.py $(ALONE) -- -n 5 $(BY_FILE) -m "not slow" --ignore $(ALONE) $(FAULTS) $(OTHERS)
 
 slow: install  ## Run the slow tests, whose rows other tests check too: about seven minutes.
@@ -63,6 +61,15 @@ fuzz: install  ## Look for bad input that is not refused: ten minutes.
 check:  ## All that CI runs.
 	$(MAKE) --jobs 2 --output-sync=target install lint protos-current
 	$(MAKE) --jobs 2 types test
+
+# Environments, and the caches of mypy and Python: the longest part of `make check` besides its tests.
+ready:
+	$(MAKE) --jobs 2 --output-sync=target install protos-current
+	$(MAKE) --jobs 2 types compiled
+
+# One process compiles the tests and what they import, or each that runs them would.
+compiled: install
+	-@python -P -m pytest --collect-only -qq >/dev/null 2>&1
 
 format: install  ## Repair what `make lint` complains about.
 	ruff format .
