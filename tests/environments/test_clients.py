@@ -18,10 +18,9 @@ import numpy as np
 import pytest
 from support import counters, drivers, page_program
 from support.certificates import ENVIRONMENT, Authority
-from support.cluster import ROOT
+from support.cluster import ROOT, find_tool
 from support.doors import message_to_json
 from support.drivers import Driver, Setup
-from support.node import find_tool
 from support.replay_server import ReplayServer
 from support.web_server import serve_folder
 from support.wire import FOLDER as RECORDED

@@ -61,7 +61,7 @@ def test_each_step_and_end_is_what_the_server_saw(chromium: Chromium, tmp_path: 
 def test_it_is_learned_from(chromium: Chromium, tmp_path: Path) -> None:
     pages = tmp_path / "pages"
     pages.mkdir()
-    with serve_learner(tmp_path, 100.0, 4) as port:
+    with serve_learner(tmp_path, 100.0) as port:
         flags = f"--rlx-server localhost:{port} --num-envs 8"
         with open_project(chromium, pages, drivers.read_godot4(), flags) as page:
             status, (line,) = wait_for_exit(page, 250)

@@ -20,15 +20,14 @@ import numpy as np
 import pytest
 from support.bridge import make_backend
 from support.certificates import ENVIRONMENT, write_private, write_tokens
-from support.cluster import ROOT, find_free_port, wait_until
+from support.cluster import BARE, ROOT, find_free_port, wait_until
 from support.rlx import ServerThread, serve_rlx
 
-from relaax_like.algorithm.model import get_variables
 from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.launch.agents import make_agent_host
-from relaax_like.launch.algorithm_code import make_model
+from relaax_like.launch.initial_values_main import make_initial_values
 from relaax_like.launch.parameter_server import make_parameter_server
 from relaax_like.launch.rlx_server import make_rlx_server
 from relaax_like.launch.run import make_client_argv
@@ -62,7 +61,11 @@ class Language:
 
 LANGUAGES = {
     "javascript": Language(
-        ("node",), "nodejs", "NODE", quick=("--retry-sleep", "0.1", "0.3", "--seed", "1")
+        ("node",),
+        "nodejs",
+        "NODE",
+        quick=("--retry-sleep", "0.1", "0.3", "--seed", "1"),
+        slots=("--num-envs", "4"),
     ),
     "lua": Language(("lua5.4",), "lua5.4 lua-socket lua-cjson", "LUA"),
     "shell": Language(("bash",), "bash", "BASH", target=4.0, plays_cartpole=False),
@@ -344,28 +347,32 @@ def test_the_example_of_the_lua_readme_plays(tmp_path: Path) -> None:
     assert [episode.rewards for episode in game.episodes] == [[0.5] * 3] * 3 + [[]]
 
 
+CARTPOLE = f"algorithm: {{path: {BARE}, learning_rate: 0.1}}\n"  # NumPy: no TensorFlow
+WALK = """
+algorithm:
+  name: ppo
+  state_size: 1
+  num_actions: 2
+  num_steps: 512
+  batch_size: 128
+  learning_rate: 2e-3
+  critic_learning_rate: 2e-3
+  lr_schedule: constant
+  network: {layers: [32]}
+"""
+
+
 @contextlib.contextmanager
-def serve_learner(folder: Path, target: float, state_size: int) -> Iterator[int]:
-    """Serves a small ppo that learns in this process; gives the port."""
-    overrides = [
-        f"algorithm.state_size={state_size}",
-        "algorithm.num_actions=2",
-        f"run_dir={folder / 'run'}",
-        f"learner.target_return={target}",
-        "learner.placement=agent",
-        "algorithm.max_global_step=60000",
-        "algorithm.num_steps=512",
-        "algorithm.batch_size=128",
-        "algorithm.learning_rate=2e-3",
-        "algorithm.critic_learning_rate=2e-3",
-        "algorithm.lr_schedule=constant",
-        "algorithm.network={layers: [32]}",
-    ]
-    experiment = load_experiment(ROOT / "algorithms" / "ppo" / "ppo.yaml", overrides)
+def serve_learner(folder: Path, target: float, algorithm: str = CARTPOLE) -> Iterator[int]:
+    """Serves agents that learn in this process; gives the port."""
+    path = folder / "experiment.yaml"
+    path.write_text(f"run_dir: {folder}/run\nlearner: {{target_return: {target}}}\n{algorithm}")
+    overrides = ["learner.placement=agent", "algorithm.max_global_step=60000"]
+    experiment = load_experiment(path, overrides)
     with contextlib.ExitStack() as stack:
         metrics = NullMetrics()
         server = make_parameter_server(
-            experiment, overrides, metrics, lambda: get_variables(make_model(experiment))
+            experiment, overrides, metrics, lambda: make_initial_values(experiment)
         )
         stack.enter_context(server)
         host = make_agent_host(experiment, lambda client: InProcessClient(server, client))
@@ -375,9 +382,9 @@ def serve_learner(folder: Path, target: float, state_size: int) -> Iterator[int]
 
 
 def test_it_is_learned_from(name: str, start: Start, tmp_path: Path) -> None:
-    target, slots = LANGUAGES[name].target, LANGUAGES[name].slots
-    state_size = 4 if LANGUAGES[name].plays_cartpole else 1
-    with serve_learner(tmp_path, target, state_size) as port:
+    language = LANGUAGES[name]
+    target, slots = language.target, language.slots
+    with serve_learner(tmp_path, target, CARTPOLE if language.plays_cartpole else WALK) as port:
         flags = ("--rlx-server", f"localhost:{port}", *slots)
         processes = [start(name, *flags) for _ in range(1 if slots else 4)]
         ended = [finish(process, 100) for process in processes]

@@ -12,8 +12,7 @@ from urllib.parse import urlsplit
 
 from websockets.sync.client import connect
 
-from support.cluster import wait_until
-from support.node import find_tool
+from support.cluster import find_tool, wait_until
 
 # Without those of drivers that keep hidden pages awake.
 _FLAGS = (

@@ -24,14 +24,13 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import psutil
 
-from relaax_like.bridge.control import BridgeControl
-from relaax_like.core.records import Status
-from relaax_like.wire.errors import ServerUnavailableError
-from relaax_like.wire.security import ClientSecurity
+if TYPE_CHECKING:
+    from relaax_like.core.records import Status
+    from relaax_like.wire.security import ClientSecurity
 
 ROOT = Path(__file__).parents[2]
 GYM_MAIN = ROOT / "environments" / "OpenAI_Gym" / "main"
@@ -74,6 +73,19 @@ def find_command(name: str) -> str:
     beside = Path(sys.executable).with_name(name)
     found = str(beside) if beside.exists() else shutil.which(name)
     assert found, f"{name} is not installed"
+    return found
+
+
+def find_tool(name: str, package: str, variable: str) -> str:
+    """Returns the path of a program; skips the test without it, or fails if `variable` is set."""
+    found = shutil.which(name)
+    if found is None:
+        import pytest  # programs of the tests that use this module start without it
+
+        message = f"{name} is not installed (apt-get install {package})"
+        if os.environ.get(variable):
+            pytest.fail(message)
+        pytest.skip(message)
     return found
 
 
@@ -338,18 +350,22 @@ class Cluster(Processes):
         servers[1].wait_for(rf"rlx server on .*:{self.rlx_port}")
         return servers
 
-    def status(self) -> Status | None:
+    def status(self) -> "Status | None":
         """Asks the parameter server over the bridge; None while it does not answer."""
+        # Programs that the tests start need other parts of this module, and start faster without.
+        from relaax_like.bridge.control import BridgeControl
+        from relaax_like.wire.errors import ServerUnavailableError
+
         with BridgeControl().connect(f"localhost:{self.ps_port}", self.security) as link:
             try:
                 return link.status(timeout_sec=1.0)
             except ServerUnavailableError:
                 return None
 
-    def wait_status(self, condition: Callable[[Status], bool], what: str) -> Status:
+    def wait_status(self, condition: "Callable[[Status], bool]", what: str) -> "Status":
         """Waits until the parameter server's numbers satisfy a condition, and returns them."""
 
-        def check() -> Status | None:
+        def check() -> "Status | None":
             status = self.status()
             return status if status is not None and condition(status) else None
 
@@ -358,7 +374,7 @@ class Cluster(Processes):
         assert found is not None
         return found
 
-    def wait_steps(self, more: int = 1) -> Status:
+    def wait_steps(self, more: int = 1) -> "Status":
         """Waits until that many more environment steps have been counted."""
         before = self.wait_status(lambda status: True, "any answer").global_t
         return self.wait_status(lambda s: s.global_t >= before + more, f"{more} more steps")

