@@ -154,7 +154,7 @@ def test_one_command_serves_the_page_and_trains(chromium: Chromium, cluster: Clu
     assert page.evaluate("poles.states.length") == 2
 
 
-def test_stop_and_start(chromium: Chromium, cluster: Cluster) -> None:
+def test_stop_and_start_and_a_lost_server(chromium: Chromium, cluster: Cluster) -> None:
     """Also while it waits for a server."""
     url, _ = start_page(cluster)
     page = chromium.open(url)
@@ -162,27 +162,19 @@ def test_stop_and_start(chromium: Chromium, cluster: Cluster) -> None:
     page.wait_for("globalThis.shown && /cannot open .* next attempt in/.test(shown.status)")
     page.evaluate(f"{button}.click()")
     page.wait_for("shown.status === 'stopped'")
-    cluster.start_both_servers("algorithm.max_global_step=1000000000")
-    page.evaluate(f"{button}.click()")
-    page.wait_for("shown.steps > 100")
-    page.evaluate(f"{button}.click()")
-    page.wait_for("shown.status === 'stopped'")
-    page.wait_for(f"{button}.textContent === 'Start'")
-    steps = page.evaluate("shown.steps")
-    page.evaluate(f"{button}.click()")
-    page.wait_for(f"shown.steps > {steps + 100}")
-
-
-def test_a_lost_server_is_found_again(chromium: Chromium, cluster: Cluster) -> None:
-    _, rlx_server = cluster.start_both_servers("algorithm.max_global_step=1000000000")
-    url, _ = start_page(cluster)
-    page = chromium.open(url)
-    page.wait_for("globalThis.shown && shown.steps > 100")
-    rlx_server.stop()
+    with serve(Left, port=cluster.rlx_port):
+        page.evaluate(f"{button}.click()")
+        page.wait_for("shown.steps > 100")
+        page.evaluate(f"{button}.click()")
+        page.wait_for("shown.status === 'stopped'")
+        page.wait_for(f"{button}.textContent === 'Start'")
+        steps = page.evaluate("shown.steps")
+        page.evaluate(f"{button}.click()")
+        page.wait_for(f"shown.steps > {steps + 100}")
     page.wait_for("/next attempt in/.test(shown.status)")
     steps = page.evaluate("shown.steps")
-    cluster.start_rlx_server("algorithm.max_global_step=1000000000")
-    page.wait_for(f"shown.steps > {steps + 100}")
+    with serve(Left, port=cluster.rlx_port):
+        page.wait_for(f"shown.steps > {steps + 100}")
 
 
 def test_a_token_is_pasted_into_the_page(

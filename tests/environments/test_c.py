@@ -1,4 +1,6 @@
-"""The client in C: built by real compilers, played against real servers. covers R18, R19, R26
+"""The client in C: built by real compilers, and its bytes. covers R18, R19, R26
+
+test_languages plays it against real servers.
 
 `RELAAX_REQUIRE_CC=1` turns a missing compiler from a skip into a failure.
 """
@@ -26,12 +28,10 @@ import numpy as np
 import pytest
 from scripted_server import Role, ScriptedServer
 from support.certificates import Authority
-from support.cluster import ROOT, Cluster, Program, find_command
+from support.cluster import ROOT
 from support.wire import CLIENT, END, read_conversation
 from support.wire import FOLDER as RECORDED
 
-from relaax_like.config.loader import load_experiment
-from relaax_like.launch.run import make_client_argv
 from relaax_like.rlx_server.step_reader import StepReader
 from relaax_like.rlx_server.transition import read_step
 from relaax_like.v1 import ndarray_pb2, rlx_pb2
@@ -1868,72 +1868,3 @@ def test_a_token_is_sent(serve: Serve, start: Start, program: Path, tmp_path: Pa
         args = (*language, "--rlx-server", server.address, "--token-file", file)
         assert finish(start(program, *args))[0] == 0
         assert server.sessions[0].hello.token == "secret-of-a-test"
-
-
-# With servers that train.
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path) as cluster:
-        yield cluster
-
-
-def start_c_client(cluster: Cluster, program: Path, *flags: object) -> Program:
-    address = f"localhost:{cluster.rlx_port}"
-    return cluster.start("c", [program, "--rlx-server", address, "--name", "cc", *flags])
-
-
-@pytest.mark.parametrize("flags", ["--num-envs 8", "--cpp"], ids=["slots", "cpp"])
-def test_it_trains_in_slots_and_in_cpp(cluster: Cluster, program: Path, flags: str) -> None:
-    sets = ("algorithm.max_global_step=3000", "relaax-rlx-server.score_lines=true")
-    _, rlx_server = cluster.start_both_servers(*sets)
-    first, *others = flags.split()
-    address = f"localhost:{cluster.rlx_port}"
-    argv = [program, first, *others, "--rlx-server", address, "--name", "cc"]
-    client = cluster.start("c", argv)
-    rlx_server.wait_for(r"cc slot \d: episode 9, score \d+")
-    assert client.wait() == 0
-    client.wait_for(r"cartpole: .*budget.* used up; \d+ episodes, \d+ steps")
-
-
-def test_it_trains_and_finds_a_server_again_that_was_killed(
-    cluster: Cluster, program: Path
-) -> None:
-    sets = ("algorithm.max_global_step=6000", "relaax-rlx-server.score_lines=true")
-    _, rlx_server = cluster.start_both_servers(*sets)
-    client = start_c_client(cluster, program, "--retry-sleep", 0.2, 0.5)
-    rlx_server.wait_for(r"cc slot 0: episode 3, score \d+")
-    assert rlx_server.stop(signal.SIGKILL) == -signal.SIGKILL
-    client.wait_for("lost the rlx server .*; retrying in")
-    again = cluster.start_rlx_server(*sets)
-    client.wait_for(f"reconnected to localhost:{cluster.rlx_port}")
-    again.wait_for(r"cc slot 0: episode 1, score \d+")
-    assert client.wait() == 0
-    client.wait_for(r"cartpole: .*budget.* used up; \d+ episodes, \d+ steps")
-
-
-def test_relaax_run_starts_it(cluster: Cluster, program: Path) -> None:
-    text = cluster.config.read_text()
-    section = f"environment: {{path: {program.parent}, clients: 2}}\n"
-    cluster.config.write_text(text[: text.index("environment:")] + section)
-    sets = ("--set", "algorithm.max_global_step=3000")
-    sets += ("--set", "relaax-rlx-server.score_lines=true")
-    run = cluster.start("run", [find_command("relaax"), "run", cluster.config, *sets])
-    assert run.wait() == 0
-    run.wait_for(r"rlx +\| .*c-1 slot 0: episode 1, score ")
-    run.wait_for(r"ps +\| .* finished: budget of 3000 env steps used up")
-    run.wait_for(r"env[12] +\| cartpole: .*budget.* used up; \d+ episodes, \d+ steps")
-    cluster.assert_nothing_left()
-
-
-def test_its_name_is_enough_in_an_experiment(cluster: Cluster) -> None:
-    text = cluster.config.read_text()
-    section = "environment: {program: c}\n"
-    cluster.config.write_text(text[: text.index("environment:")] + section)
-    experiment = load_experiment(cluster.config)
-    assert experiment.environment is not None
-    program, *flags = make_client_argv(experiment, experiment.environment)
-    assert Path(program) == FOLDER / "main"
-    assert os.access(program, os.X_OK)
-    assert flags == ["--rlx-server", f"localhost:{cluster.rlx_port}"]
