@@ -1,0 +1,46 @@
+"""`relaax` in the process of the test, without the second that a process of its own takes to start.
+
+For commands that are refused, and for `relaax train` with an algorithm without TensorFlow.
+"""
+
+import contextlib
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+
+from typer.testing import CliRunner
+
+from relaax_like.cli.main import app
+
+
+def run_here(*words: object) -> tuple[int, str]:
+    """Runs `relaax` with these words in the current folder; returns its status and its output."""
+    arguments = [str(word) for word in words]
+    with _keeping_process():
+        sys.argv = ["relaax", *arguments]
+        done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    return done.exit_code, done.output
+
+
+def refuse_here(*words: object, status: int = 2) -> str:
+    """Runs `relaax`, which must print one line and end with a status; returns the line."""
+    found, output = run_here(*words)
+    assert (found, output.count("\n")) == (status, 1), output
+    return output.rstrip("\n")
+
+
+@contextlib.contextmanager
+def _keeping_process() -> Iterator[None]:
+    """Keeps what a command changes in its process: arguments, handlers of signals and log lines."""
+    root = logging.getLogger()
+    handlers, level, argv = root.handlers[:], root.level, sys.argv
+    signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        sys.argv = argv
+        for number, handler in signals.items():
+            signal.signal(number, handler)
