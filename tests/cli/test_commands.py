@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from support.cluster import GYM_MAIN, ROOT, TRACE, Cluster, find_command
+from support.here import refuse_here, run_here
 from typer.testing import CliRunner
 
 from relaax_like.cli.doctor import _find_version
 from relaax_like.cli.options import to_overrides
 from relaax_like.cli.servers import APPS
 
-SERVERS = ("relaax-parameter-server", "relaax-rlx-server", "relaax-metrics-server")
 SUBCOMMANDS = (
     "run",
     "train",
@@ -35,22 +35,22 @@ SUBCOMMANDS = (
     "doctor",
 )
 HELP = [
-    *[(find_command(name), "--config") for name in SERVERS],
-    (find_command("relaax"), "doctor"),
+    (find_command("relaax-parameter-server"), "--config"),
     (f"{sys.executable} {GYM_MAIN}", "--rlx-server"),
     (f"{sys.executable} {ROOT / 'environments' / 'bandit' / 'main'}", "usage"),
 ]
-# Runs one command after the other in one process: their arguments, separated by "/".
+# Runs one command after the other in one process: entry and arguments, separated by "/".
 ONE_AFTER_THE_OTHER = """
 import sys
-from relaax_like.cli.entry import relaax
+from relaax_like.cli import entry
 
-for arguments in " ".join(sys.argv[1:]).split("/"):
-    sys.argv = ["relaax", *arguments.split()]
+for words in " ".join(sys.argv[1:]).split("/"):
+    name, *arguments = words.split()
+    sys.argv = [name, *arguments]
     try:
-        relaax()
+        getattr(entry, name)()
     except SystemExit as error:
-        print(arguments, "ended with", error.code)
+        print(words, "ended with", error.code)
 """
 
 
@@ -83,34 +83,39 @@ def test_help_is_printed_without_loading_tensorflow(
         assert text in run_without_tensorflow([*command.split(), flag], tmp_path)
 
 
-def test_help_of_subcommands_is_printed_without_loading_tensorflow(tmp_path: Path) -> None:
-    calls = [f"{name} {flag}" for name in SUBCOMMANDS for flag in ("--help", "-h")]
+def test_help_of_commands_is_printed_without_loading_tensorflow(tmp_path: Path) -> None:
+    commands = [*APPS, "relaax", *(f"relaax {name}" for name in SUBCOMMANDS)]
+    calls = [f"{name} {flag}" for name in commands for flag in ("--help", "-h")]
     argv = [sys.executable, "-c", ONE_AFTER_THE_OTHER, "/".join(calls)]
     printed = run_without_tensorflow(argv, tmp_path)
     for call in calls:
         text, found, printed = printed.partition(f"{call} ended with 0\n")
         assert found, printed
-        assert re.search(rf"Usage: relaax {call.split()[0]} ", text), text
+        assert re.search(rf"Usage: {call.rpartition(' ')[0]} ", text), text
     assert not printed
 
 
 RELAAX = find_command("relaax")
-READS_CONFIG = [
-    *[[find_command(name), "--config"] for name in SERVERS],
-    *[[RELAAX, name] for name in ("run", "train", "eval", "serve", "export")],
-]
 
 
-@pytest.mark.parametrize("command", READS_CONFIG, ids=lambda argv: Path(argv[0]).name + argv[1])
-def test_an_unknown_key_is_named_with_its_line(command: list[str], cluster: Cluster) -> None:
+def invoke(command: str, *arguments: object) -> str:
+    """Runs a server's command in this process, which must refuse; returns what it prints."""
+    done = CliRunner().invoke(APPS[command], [str(one) for one in arguments])
+    assert done.exit_code == 2
+    return done.output
+
+
+@pytest.mark.parametrize("command", [*APPS, "run", "train", "eval", "serve", "export"])
+def test_an_unknown_key_is_named_with_its_line(command: str, cluster: Cluster) -> None:
     lines = cluster.config.read_text().replace("clients: 2", "clientz: 2")
     cluster.config.write_text("# a comment\n" + lines)
-    program = cluster.start("command", [*command, cluster.config])
-    assert program.wait() == 2
+    if command in APPS:
+        output = invoke(command, "--config", cluster.config)
+    else:
+        output = refuse_here(command, cluster.config)
     number = len(cluster.config.read_text().splitlines())
-    assert f"{cluster.config}:{number}: environment.clientz" in program.output
-    assert "did you mean clients" in program.output
-    assert TRACE not in program.output
+    assert f"{cluster.config}:{number}: environment.clientz" in output
+    assert "did you mean clients" in output
     assert not (cluster.folder / "run").exists()
 
 
@@ -127,18 +132,14 @@ MISTAKES = {
 
 @pytest.mark.parametrize(("override", "want"), MISTAKES.values(), ids=MISTAKES)
 def test_a_mistyped_set_is_named(override: str, want: str, cluster: Cluster) -> None:
-    argv = ["--config", str(cluster.config), "--set", "environment.slots=2", "--set", override]
-    done = CliRunner().invoke(APPS["parameter_server"], argv)
-    assert done.exit_code == 2
-    assert done.output.startswith("error: ")
-    assert want in done.output
+    sets = ("--set", "environment.slots=2", "--set", override)
+    output = invoke("parameter_server", "--config", cluster.config, *sets)
+    assert output.startswith("error: ")
+    assert want in output
 
 
-def test_no_config_file_is_one_line(cluster: Cluster) -> None:
-    program = cluster.start("train", [RELAAX, "train", "nowhere.yaml"])
-    assert program.wait() == 2
-    (line,) = program.lines
-    assert "nowhere.yaml" in line
+def test_no_config_file_is_one_line() -> None:
+    assert "nowhere.yaml" in refuse_here("train", "nowhere.yaml")
 
 
 def test_a_flag_is_an_override_of_its_section_and_a_later_set_wins(cluster: Cluster) -> None:
@@ -160,9 +161,19 @@ def test_a_flag_is_an_override_of_its_section_and_a_later_set_wins(cluster: Clus
     assert "checkpoint_time_interval: 7" in config
 
 
-def test_the_saved_configuration_starts_the_same_server(cluster: Cluster) -> None:
+def test_status_of_a_live_server_and_a_start_from_its_saved_configuration(
+    cluster: Cluster,
+) -> None:
     first = cluster.start_parameter_server("algorithm.max_global_step=77", "seed=3")
     first.wait_for("parameter server on")
+    status, shown = run_here("status", f"localhost:{cluster.ps_port}")
+    assert status == 0
+    for row in ("running", "steps/s", "mean return", "parameters", "clients", "run/checkpoints"):
+        assert row in shown
+    watching = cluster.start("watch", [RELAAX, "status", f"localhost:{cluster.ps_port}", "--watch"])
+    watching.wait_for("running|parameter server")
+    assert watching.stop(signal.SIGINT) == 128 + signal.SIGINT
+    assert TRACE not in watching.output
     first.stop()
     saved = cluster.folder / "run" / "config.yaml"
     text = saved.read_text()
@@ -203,25 +214,10 @@ def test_doctor_names_what_cannot_be_imported(tmp_path: Path) -> None:
     assert lines["numpy"].startswith("ok")
 
 
-def test_status_prints_the_numbers_of_a_live_server(cluster: Cluster) -> None:
-    server = cluster.start_parameter_server()
-    server.wait_for("parameter server on")
-    program = cluster.start("status", [RELAAX, "status", f"localhost:{cluster.ps_port}"])
-    assert program.wait() == 0
-    for row in ("running", "steps/s", "mean return", "parameters", "clients", "run/checkpoints"):
-        assert row in program.output
-    watching = cluster.start("watch", [RELAAX, "status", f"localhost:{cluster.ps_port}", "--watch"])
-    watching.wait_for("running|parameter server")
-    assert watching.stop(signal.SIGINT) == 128 + signal.SIGINT
-    assert TRACE not in watching.output
-
-
 @pytest.mark.parametrize("flags", [(), ("--watch",)], ids=["once", "watch"])
 def test_status_without_a_server_is_one_line(cluster: Cluster, flags: tuple[str, ...]) -> None:
     address = f"localhost:{cluster.ps_port}"
-    program = cluster.start("status", [RELAAX, "status", address, *flags])
-    assert program.wait() == 1
-    (line,) = program.lines
+    line = refuse_here("status", address, *flags, status=1)
     want = f"error: no answer from the parameter server at {address}: nothing listens there"
     assert line.startswith(want)
     for word in ("UNAVAILABLE", "UNKNOWN", "ipv4", "last error"):

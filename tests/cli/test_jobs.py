@@ -11,6 +11,7 @@ import psutil
 import pytest
 from support.certificates import write_private
 from support.cluster import TRACE, Processes, Program, find_free_port, wait_until
+from support.here import refuse_here
 from typer.testing import CliRunner
 
 from relaax_like.cli.main import app
@@ -147,18 +148,16 @@ def test_mistakes_are_one_line(commands: Commands) -> None:
     assert commands.run("cancel", 7, expected=1) == (
         "error: there is no job 7; `relaax jobs list` shows all"
     )
-    other = commands.start("other", [*RELAAX, "jobs", "serve", "queue", "--bind", "localhost:0"])
-    assert other.wait() == 1
-    assert "in use by another coordinator (pid" in other.output
-    exposed = commands.start("exposed", [*RELAAX, "jobs", "serve", "q", "--bind", "0.0.0.0:0"])
-    assert exposed.wait() == 2
-    assert "has no TLS and no tokens. Configure TLS and tokens with --tls-cert" in exposed.output
-    half = commands.start("half", [*RELAAX, "jobs", "serve", "q", "--tls-cert", "x.pem"])
-    assert half.wait() == 2
-    assert "--tls-key: missing, but --tls-cert is set" in half.output
-    wrong = commands.work("wrong name")
-    assert wrong.wait() == 1
-    assert wrong.output.startswith("error: --name: 'wrong name', expected 1 to 100 characters")
+    bind = ("jobs", "serve", commands.folder / "queue", "--bind")
+    other = refuse_here(*bind, "localhost:0", status=1)
+    assert "in use by another coordinator (pid" in other
+    exposed = refuse_here(*bind, "0.0.0.0:0")
+    assert "has no TLS and no tokens. Configure TLS and tokens with --tls-cert" in exposed
+    half = refuse_here(*bind[:-1], "--tls-cert", "x.pem")
+    assert "--tls-key: missing, but --tls-cert is set" in half
+    work = ("jobs", "work", commands.address, "--name")
+    wrong = refuse_here(*work, "wrong name", status=1)
+    assert wrong.startswith("error: --name: 'wrong name', expected 1 to 100 characters")
     first = commands.work("same")
     first.wait_for("is connected")
     assert serve.stop(signal.SIGTERM) == 128 + signal.SIGTERM

@@ -6,6 +6,7 @@ import io
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from support.cluster import GYM_MAIN, TRACE, Cluster, Program, find_command, wait_until
+from support.here import refuse_here
 
 from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.runs.processes.manager import Manager, _print_line, shorten_tracebacks
@@ -551,12 +553,9 @@ def test_ctrl_c_to_relaax_run_ends_everything_in_order(cluster: Cluster) -> None
 
 
 def test_relaax_run_refuses_a_used_port_before_it_starts_anything(cluster: Cluster) -> None:
-    held = cluster.start_parameter_server()
-    held.wait_for("parameter server on")
-    run = start_run(cluster)
-    assert run.wait() == 1
-    (line,) = run.lines
-    assert f"pid {held.pid}" in line
+    with socket.create_server(("127.0.0.1", cluster.ps_port)):
+        line = refuse_here("run", cluster.config, status=1)
+    assert f"pid {os.getpid()}" in line
     assert "--set relaax-parameter-server.bind=" in line
 
 
@@ -604,9 +603,7 @@ def test_one_environment_that_fails_does_not_end_a_healthy_training(cluster: Clu
 def test_relaax_run_without_an_environment_says_what_to_add(cluster: Cluster) -> None:
     text = cluster.config.read_text()
     cluster.config.write_text(text[: text.index("environment:")])
-    run = start_run(cluster)
-    assert run.wait() == 2
-    (line,) = run.lines
+    line = refuse_here("run", cluster.config)
     assert ": no `environment` section, so there is nothing to train on" in line
 
 
