@@ -1,6 +1,6 @@
 """`relaax train` and `relaax eval`: all roles in one process. covers R1, R12, R24, R29
 
-Learning is shown on policy_gradient with TensorFlow; the rest with the NumPy algorithm.
+Learning is shown on ppo with TensorFlow; the rest with the NumPy algorithm.
 """
 
 import re
@@ -20,6 +20,21 @@ from relaax_like.parameter_server.snapshots import read_latest
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[Cluster]:
     with Cluster(tmp_path) as cluster:
+        yield cluster
+
+
+PPO = (
+    *("learner.placement=server", "environment.slots=8", "algorithm.num_steps=512"),
+    *("algorithm.rollout_steps=64", "algorithm.batch_size=512", "algorithm.epochs=20"),
+    *("algorithm.learning_rate=3e-3", "algorithm.critic_learning_rate=3e-3"),
+    *("algorithm.gamma=0.98", "algorithm.gae_lambda=0.8", "algorithm.network={layers: [32]}"),
+)
+
+
+@pytest.fixture
+def ppo(tmp_path: Path) -> Iterator[Cluster]:
+    algorithm = copy_uncompiled("ppo", tmp_path)
+    with Cluster(tmp_path, algorithm, "learner.target_episodes=100") as cluster:
         yield cluster
 
 
@@ -49,26 +64,25 @@ def read_snapshot(folder: Path) -> State:
     return state
 
 
-def test_it_learns_cartpole_and_the_weights_play_it(cartpole: Cluster) -> None:
-    target = ("learner.target_return=120", "algorithm.max_global_step=60000")
-    program = train(cartpole, *target, "algorithm.learning_rate=0.03")
+def test_it_learns_cartpole_and_the_weights_play_it(ppo: Cluster) -> None:
+    program = train(ppo, *PPO, "learner.target_return=120", "algorithm.max_global_step=60000")
     assert program.wait(100) == 0, program
     # Not the budget: that would be the end without having learned.
     found = program.wait_for(r"finished: mean return ([\d.]+) of the last \d+ episodes reached")
     assert float(found[1]) >= 120
     assert TRACE not in program.output
-    assert list((cartpole.folder / "run" / "metrics").rglob("events.*")), "no curves"
+    assert list((ppo.folder / "run" / "metrics").rglob("events.*")), "no curves"
 
     # The command that the summary names, on the configuration that was saved with the run.
     evaluate = program.wait_for(r"evaluate +relaax eval (\S+)")[1]
-    player = start(cartpole, "eval", evaluate, "--episodes", 10, sets=())
+    player = start(ppo, "eval", evaluate, "--episodes", 10, sets=())
     assert player.wait() == 0, player
     (line,) = player.lines
     match = re.match(r"mean return ([\d.]+) \+- [\d.]+ .* 10 greedy episodes, mean length", line)
     assert match is not None, line
     # The best actions are no worse than those drawn during the training, but for noise.
     assert float(match[1]) >= 100
-    state = read_snapshot(cartpole.folder / "run")
+    state = read_snapshot(ppo.folder / "run")
     assert f"weights of step {state.global_t:,}, version {state.version:,}" in line
 
 
