@@ -41,6 +41,12 @@ def write_two(folder: Path, **learner: str) -> list[Path]:
     return [write_experiment(folder / name, **learner) for name in ("a", "b")]
 
 
+def make_sarsa(folder: Path) -> dict[str, str]:
+    """Returns sarsa, whose update is made soon."""
+    algorithm = f"path: '{copy_uncompiled('sarsa', folder)}', learning_rate: 1e-3"
+    return {"placement": "server", "algorithm": f"{{{algorithm}, updates_at_once: 8}}"}
+
+
 def assert_same(one: Path, other: Path) -> None:
     first, second = read_run(one / "run"), read_run(other / "run")
     assert compare(first, second, "run") == ""
@@ -118,14 +124,14 @@ def test_delayed_updates_of_the_actor_go_on(tmp_path):
 
 def test_rollouts_that_overlap_go_on(tmp_path):
     """sarsa, which learns from a step when the next action is known."""
-    path = copy_uncompiled("sarsa", tmp_path)
-    algorithm = f"{{path: '{path}', learning_rate: 1e-3, updates_at_once: 8}}"
-    budget = ("algorithm.max_global_step=768", "environment.slots=3")
-    straight, stopped = write_two(tmp_path, placement="server", algorithm=algorithm)
-    assert train(straight, *budget) == 0
-    assert train(stopped, *budget, stop_at=1) == STOPPED
-    assert train(stopped, *budget, stop_at=50) == STOPPED
-    assert train(stopped, *budget) == 0
+    slots, budget = "environment.slots=3", "algorithm.max_global_step=768"
+    straight, stopped = write_two(tmp_path, **make_sarsa(tmp_path))
+    assert train(straight, slots, budget) == 0
+    assert train(stopped, slots, budget, stop_at=1) == STOPPED
+    assert train(stopped, slots, budget, stop_at=50) == STOPPED
+    # A budget that is raised, too: its end is in the middle of episodes.
+    assert train(stopped, slots, "algorithm.max_global_step=512") == 0
+    assert train(stopped, slots, budget) == 0
     assert_same(tmp_path / "a", tmp_path / "b")
     assert read_run(tmp_path / "a" / "run")["steps"] == {"default": 768}
 
@@ -144,8 +150,6 @@ def test_memories_leftover_rollouts_a_history_and_running_statistics_go_on(tmp_p
     serial = read_run(tmp_path / "b" / "run")["serial"]["state"]
     collector = serial["agents"]["tasks"]["RL"]["learner"]["collector"]
     assert collector["num_added"] - collector["num_taken"] > 0
-    # A budget that is raised, too: its end is in the middle of episodes.
-    assert train(stopped, *sets, "algorithm.max_global_step=512") == 0
     assert train(stopped, *sets, "algorithm.max_global_step=768") == 0
     assert_same(tmp_path / "a", tmp_path / "b")
     memory = read_run(tmp_path / "b" / "run")["serial"]["state"]["agents"]["agents"]["agent"]
@@ -190,7 +194,7 @@ def test_a_learner_beside_its_agents_goes_on_too(tmp_path):
 
 def test_the_commands_stop_refuse_and_resume(tmp_path):
     budget = ("--max-global-step", "768")
-    straight, stopped = write_two(tmp_path, **make_uncompiled_ppo(tmp_path))
+    straight, stopped = write_two(tmp_path, **make_sarsa(tmp_path))
     with Cluster(tmp_path) as cluster:
         begin = [find_command("relaax"), "train", stopped, *budget]
         first = cluster.start("first", begin, **{STOP_AT: "77"})
