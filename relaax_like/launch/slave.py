@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+from relaax_like.addons.coordinator.job import validate_name
 from relaax_like.addons.coordinator.job_learner import JobLearner
 from relaax_like.config.address import parse_address
 from relaax_like.config.models import COORDINATOR_PORT
@@ -35,11 +36,12 @@ def run_slave(
       ConfigError: the settings are wrong, or the folder cannot be used.
       SnapshotError: another slave uses the folder, or its lock file cannot be locked.
       NotAllowedError: the coordinator does not accept the token or certificate.
-      InvalidInputError: the coordinator refuses the slave.
+      InvalidInputError: the name is not valid, or the coordinator refuses the slave.
       ProtocolError: something else listens at the address.
       RelaaxError: the guardian process cannot be started.
     """
     place = str(parse_address(address, COORDINATOR_PORT))
+    validate_name(name, "--name")  # before there is a folder
     shutdown = Shutdown()
     with JobLearner(folder, modules=modules) as learner:
         # For the processes of jobs, whose folder comes from others: nothing in it is imported.

@@ -158,6 +158,7 @@ def test_mistakes_are_one_line(commands: Commands) -> None:
     work = ("jobs", "work", commands.address, "--name")
     wrong = refuse_here(*work, "wrong name", status=1)
     assert wrong.startswith("error: --name: 'wrong name', expected 1 to 100 characters")
+    assert not Path("work-wrong name").exists()
     first = commands.work("same")
     first.wait_for("is connected")
     assert serve.stop(signal.SIGTERM) == 128 + signal.SIGTERM

@@ -28,7 +28,6 @@ from relaax_like.addons.coordinator.job import (
     MAX_REASON,
     MAX_TAIL_BYTES,
     Attempt,
-    validate_name,
 )
 from relaax_like.addons.coordinator.slave import LearnerSlave, find_callbacks
 from relaax_like.addons.coordinator.tasks import RefusedAttemptError, TaskFail
@@ -140,7 +139,7 @@ class JobLearner(Closing):
         """
         self._slave = LearnerSlave(
             address,
-            validate_name(name, "--name"),
+            name,
             find_callbacks(self),
             security=security,
             algorithms=sorted({*_list_names(ALGORITHMS, "config.py"), *_list_installed()}),
