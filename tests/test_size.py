@@ -72,7 +72,9 @@ def test_the_product_is_no_larger_than_its_last_row_allows() -> None:
         for name, found, most in zip(Size._fields, size, allowed, strict=True)
         if found > most
     }
-    assert over == {}, row.work
+    assert over == {}, (
+        f"{row.work}: what can it replace? An algorithm of its own is a row of its own"
+    )
 
 
 def test_a_row_starts_within_the_allowance_of_the_row_before_it() -> None:

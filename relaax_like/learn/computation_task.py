@@ -37,7 +37,7 @@ from relaax_like.algorithm.parts import (
     unflatten,
 )
 from relaax_like.algorithm.random import make_generator
-from relaax_like.algorithm.tracing import Settings, Traced, make_concrete
+from relaax_like.algorithm.tracing import Traced, TracedSettings, make_concrete
 from relaax_like.config.places import (
     describe_assignment,
     describe_attribute,
@@ -192,7 +192,7 @@ class ComputationTask:
             "rewards": _to_signatures(model.get_reward_specs()),
         }
         plan = get_task_plan(config, self.name)
-        self._settings = Settings(config, plan)
+        self._settings = TracedSettings(config, plan)
         self._setting_values = tf.constant(self._settings.values)
         # Inputs of all compiled functions: global_t and the settings.
         self._common_specs = [
@@ -758,6 +758,13 @@ class ComputationTask:
             parts = add_next_actions(parts)
         traced.draw_for("prepare", number)
         prepared = self._algorithm.prepare(make_batch(parts, traced.discount, reduction))
+        for name, value in prepared.items():
+            if not tf.is_tensor(value) and not isinstance(value, np.ndarray):
+                raise ConfigError(
+                    f"{describe_place(type(self._algorithm), 'prepare')}: prepare returned a "
+                    f"{type(value).__name__} as {name!r}, expected a tensor with the axes of the "
+                    "batch; of a distribution, return the parameters"
+                )
         extras = {**parts.get("extras", {}), **prepared}
         return {**parts, "extras": extras} if extras else parts
 
@@ -850,9 +857,15 @@ def _find_mistake(algorithm: Algorithm, losses: Any, groups: Sequence[str]) -> s
                 f"no cost for the variable group {name!r}{near}; return one, or list the group in "
                 "frozen"
             )
-    for name in losses.metrics:
+    for name, metric in losses.metrics.items():
         if name in losses.costs:
             return f"{name!r} is a cost and a metric; rename the metric"
+        shape = tf.convert_to_tensor(metric).shape
+        if shape.rank:
+            return (
+                f"the metric {name!r} has the shape {shape}, expected a number; "
+                "batch.mean returns the mean over the rows of the batch"
+            )
     return ""
 
 

@@ -23,7 +23,7 @@ from relaax_like.core.manifest import make_manifest
 from relaax_like.learn.computation_task import ComputationTask
 from relaax_like.learn.draw import Draw
 from relaax_like.learn.updates import LearningTask, OptimizerState, shuffle
-from relaax_like.nn.distributions import Deterministic
+from relaax_like.nn.distributions import Categorical, Deterministic
 from relaax_like.nn.layers import Parameter
 from relaax_like.nn.module import Module
 from relaax_like.nn.target import Target
@@ -861,6 +861,11 @@ MISTAKES = {
         {"actor": 0.0},
         "'actor' is a cost and a metric; rename the metric",
     ),
+    "rows": (
+        {"actor": 0.0, "critic": 0.0},
+        {"kl": [0.0, 1.0]},
+        r"the metric 'kl' has the shape \(2,\), expected a number",
+    ),
 }
 
 
@@ -875,6 +880,16 @@ def test_a_mistake_in_losses_names_file_and_line(costs, metrics, words):
 
     line = Wrong.learn.__code__.co_firstlineno
     with pytest.raises(ConfigError, match=rf"^\S*test_updates.py:{line}: .*{words}"):
+        LearningTask(Wrong(Regressor()), OPTIMIZERS).update(**make_batch())
+
+
+def test_what_prepare_returns_must_be_tensors():
+    class Wrong(Regression):
+        def prepare(self, batch):
+            return {"before": Categorical(tf.zeros([4, 2]))}
+
+    line = Wrong.prepare.__code__.co_firstlineno
+    with pytest.raises(ConfigError, match=rf"test_updates.py:{line}: .*Categorical as 'before'"):
         LearningTask(Wrong(Regressor()), OPTIMIZERS).update(**make_batch())
 
 
