@@ -145,6 +145,15 @@ def test_there_are_few_packages() -> None:
     assert len({path.parent.name for path in PACKAGE.glob("*/__init__.py")} - {"v1"}) <= 18
 
 
+def test_each_class_has_a_name_of_its_own() -> None:
+    names: dict[str, list[str]] = {}
+    for module, path in find_modules().items():
+        for node in walk(path):
+            if isinstance(node, ast.ClassDef):
+                names.setdefault(node.name, []).append(module)
+    assert {name: modules for name, modules in names.items() if len(modules) > 1} == {}
+
+
 def find_circles(graph: dict[str, set[str]]) -> list[list[str]]:
     """Returns the groups of nodes that reach each other, each sorted."""
     reached = {name: find_reached(graph, name) for name in graph}
@@ -215,7 +224,11 @@ def find_package_graph() -> dict[str, set[str]]:
         package = path.relative_to(PACKAGE).parts[0]
         for _, name in find_imports(path):
             parts = name.split(".")
-            if parts[0] == "relaax_like" and len(parts) > 1 and (PACKAGE / parts[1]).is_dir():
+            if (
+                parts[0] == "relaax_like"
+                and len(parts) > 1
+                and (PACKAGE / parts[1] / "__init__.py").exists()
+            ):
                 graph.setdefault(package, set()).add(parts[1])
     names = {name.partition("/")[0] for name in [*LAYERS, "cli"]}
     return {name: graph.get(name, set()) - {name} for name in names}

@@ -30,7 +30,7 @@ def make_concrete(function: Any, **signature: Any) -> Any:
         return function.get_concrete_function(**signature)
 
 
-class Settings:
+class TracedSettings:
     """The numeric settings of an algorithm that compiled functions take as an input.
 
     Attributes:
@@ -100,12 +100,12 @@ class Traced:
     Args:
       algorithm: its `config`, `global_t` and `random` are replaced within the block.
       settings: of the algorithm.
-      values: their current values, as in `Settings.values`.
+      values: their current values, as in `TracedSettings.values`.
       global_t: environment steps of the whole run, `[] int64`.
     """
 
     def __init__(
-        self, algorithm: Algorithm, settings: Settings, values: tf.Tensor, global_t: tf.Tensor
+        self, algorithm: Algorithm, settings: TracedSettings, values: tf.Tensor, global_t: tf.Tensor
     ):
         self._algorithm = algorithm
         self._named = settings.unpack(values)

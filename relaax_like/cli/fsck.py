@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from relaax_like.core.journal.check import Cut, JournalReport, check_journal, cut_journal
+from relaax_like.core.journal.check import JournalCut, JournalReport, check_journal, cut_journal
 from relaax_like.core.journal.head import is_given_up
 from relaax_like.learn.replay_log import GIVEN_UP, find_damage
 from relaax_like.parameter_server.folder import lock_folder
@@ -111,7 +111,7 @@ def _check_experience(directory: Path, to_last_good: bool) -> int:
     return 0
 
 
-def _print_cut(cut: Cut) -> None:
+def _print_cut(cut: JournalCut) -> None:
     if cut.aside is not None:
         print(f"moved to {cut.aside} ({cut.bytes:,} bytes of the journal)")
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from relaax_like.cli.tables import print_table
-from relaax_like.runs.folders.compare import RunSummary, summarize_run
+from relaax_like.runs.folders.compare import RunResults, summarize_run
 from relaax_like.runs.folders.modes import XAxis
 from relaax_like.runs.folders.plot import choose_curve, plot_runs, validate_output
 from relaax_like.runs.folders.runs import Run, RunGroup, find_differences, group_runs, load_runs
@@ -56,7 +56,7 @@ def show_comparison(paths: Sequence[Path], target: float | None, as_json: bool) 
 
 def _to_json(
     groups: Sequence[RunGroup],
-    summaries: Sequence[Sequence[RunSummary]],
+    summaries: Sequence[Sequence[RunResults]],
     target: float | None,
     differences: dict[str, list[Any]],
 ) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _to_json(
 
 def _make_table(
     groups: Sequence[RunGroup],
-    summaries: Sequence[Sequence[RunSummary]],
+    summaries: Sequence[Sequence[RunResults]],
     target: float | None,
     differences: dict[str, list[Any]],
 ) -> Table:

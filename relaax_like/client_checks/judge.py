@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from relaax_like.client_checks.talk import Note, Talk
-from relaax_like.rlx_server.transition import Arrays, Transition
+from relaax_like.rlx_server.transition import Arrays, ReceivedStep
 from relaax_like.wire.spaces import Discrete, Space, Spaces
 
 # Called with the id of a check that does not apply, and why.
 Skip = Callable[[str, str], None]
 # The actions that were given before a step, and the step.
-Steps = Sequence[tuple[Arrays | None, Transition]]
+Steps = Sequence[tuple[Arrays | None, ReceivedStep]]
 # Correlations in multiples of their standard error: certain, and not more than chance gives.
 _CERTAIN, _CHANCE = 8.0, 4.5
 _MIN_STEPS, _MIN_NUMBERS, _MIN_ENDS, _MIN_EPISODES = 50, 12, 4, 16

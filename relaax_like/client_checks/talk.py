@@ -12,13 +12,13 @@ from relaax_like.client_checks.checks import CHECKS, CLIENT_NAME, Fault, Setting
 from relaax_like.client_checks.peer import Peer
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.rlx_server.client_log import ClientLog
-from relaax_like.rlx_server.codec import Received
+from relaax_like.rlx_server.codec import ReadMessage
 from relaax_like.rlx_server.greeting import FEATURES, STEP_ID, Greeting
 from relaax_like.rlx_server.json_codec import JsonCodec
 from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
 from relaax_like.rlx_server.session import Session
 from relaax_like.rlx_server.slots import Decision, Slots
-from relaax_like.rlx_server.transition import Arrays, Transition
+from relaax_like.rlx_server.transition import Arrays, ReceivedStep
 from relaax_like.v1 import ndarray_pb2, rlx_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.framing import MAX_MESSAGE_BYTES
@@ -69,7 +69,7 @@ class Talk(Slots):
         self.greeting: Greeting | None = None
         self.features: frozenset[str] = frozenset()
         self.is_text = False
-        self.steps: list[tuple[Arrays | None, Transition]] = []
+        self.steps: list[tuple[Arrays | None, ReceivedStep]] = []
         self.body = self.repeat = b""
         self.finish = ""
         self.version = 1
@@ -95,7 +95,7 @@ class Talk(Slots):
             greeting.features = self.features = greeting.features | later
         return self
 
-    def step(self, transition: Transition) -> Decision:
+    def step(self, transition: ReceivedStep) -> Decision:
         """See `Slots`."""
         self.steps.append((self._given, transition))
         self._given = None
@@ -140,12 +140,12 @@ class Talk(Slots):
         self.peer.send(self.session.write_error(ProtocolError(text, code, field)))
         self.peer.end()
 
-    def read(self, body: bytes) -> Received:
+    def read(self, body: bytes) -> ReadMessage:
         """Reads a message; its kind is "-" if a server refuses it."""
         try:
             return self.session.codec.read(body, self._given is not None, lambda token: None)
         except Exception:  # whatever it is, the session refuses the message
-            return Received("-")
+            return ReadMessage("-")
 
     def listen(self, seconds: float, ahead: str, lost: str) -> None:
         """Waits while the client must wait, too.
@@ -235,7 +235,7 @@ class Talk(Slots):
             seen = f"{len(agents)} agents, {len(games)} games, {slots} slots"
             self._note("hello.agents", fits and names, seen)
 
-    def _inspect_step(self, transition: Transition, body: bytes) -> None:
+    def _inspect_step(self, transition: ReceivedStep, body: bytes) -> None:
         """Checks what a session does not, or not yet."""
         if transition.ended is None and _MASKS not in self.features:
             return

@@ -64,7 +64,7 @@ def cut_ends(rollout: Rollout) -> np.ndarray:
 
 
 @dataclasses.dataclass(frozen=True)
-class Dense:
+class DenseRollout:
     """A rollout whose valid rows are the first ones of each slot, and its source.
 
     Attributes:
@@ -90,15 +90,15 @@ class Dense:
         return restore_holes(array[:, back], self.order[:, back], valid)
 
 
-def make_dense(rollout: Rollout) -> Dense:
-    """Moves the valid rows of a rollout to the first rows of each slot; see `Dense`.
+def make_dense(rollout: Rollout) -> DenseRollout:
+    """Moves the valid rows of a rollout to the first rows of each slot; see `DenseRollout`.
 
     `next_alive` is moved, but not cut: see `cut_ends`. If rows are moved, `versions` stays as it
     is, and `history` is left out: call `stack_history` before.
     """
     valid = rollout.valid
     if valid is None or valid.all():
-        return Dense(dataclasses.replace(rollout, valid=None), None, np.zeros(0), rollout)
+        return DenseRollout(dataclasses.replace(rollout, valid=None), None, np.zeros(0), rollout)
     columns = np.argsort(~valid.any(0), kind="stable")
     order = find_order(valid)[:, columns]
 
@@ -114,7 +114,7 @@ def make_dense(rollout: Rollout) -> Dense:
     )
     first = _find_first_rows(valid)[:, columns]
     dense = dataclasses.replace(dense, valid=first, history={})
-    return Dense(dense, order, columns, rollout)
+    return DenseRollout(dense, order, columns, rollout)
 
 
 def _find_first_rows(valid: np.ndarray) -> np.ndarray:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from relaax_like.config.models import Experiment
-from relaax_like.launch.evaluation import Evaluation, Patience
+from relaax_like.launch.evaluation import EvaluationResult, Patience
 from relaax_like.launch.rlx_server import end_server, serve_until_stopped
 from relaax_like.launch.serving import open_policy_server
 from relaax_like.rlx_server.server import RlxServer
 from relaax_like.rlx_server.session import Session
-from relaax_like.rlx_server.transition import SlotEpisode
+from relaax_like.rlx_server.transition import EndedEpisode
 from relaax_like.runs.processes.process import EXIT_ERROR, Shutdown, Stopped
 from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.reports import Event
@@ -42,9 +42,9 @@ class ClientEpisodes:
         self._lock = threading.Lock()  # guards all attributes below
         self._patience: dict[str, Patience] = {}  # by session
         # Session -> episodes of each slot.
-        self._open: dict[str, list[list[SlotEpisode]]] = {}
-        self._left: list[list[SlotEpisode]] = []
-        self._taken: list[SlotEpisode] = []
+        self._open: dict[str, list[list[EndedEpisode]]] = {}
+        self._left: list[list[EndedEpisode]] = []
+        self._taken: list[EndedEpisode] = []
 
     def watch(self, session: Session) -> None:
         """Collects the episodes of a new session, and ends it when there are enough."""
@@ -73,7 +73,7 @@ class ClientEpisodes:
             self._patience.pop(session, None)
             self._look()
 
-    def add(self, session: str, episodes: Sequence[SlotEpisode]) -> None:
+    def add(self, session: str, episodes: Sequence[EndedEpisode]) -> None:
         """Adds episodes of a client that have ended."""
         with self._lock:
             for episode in episodes:
@@ -88,7 +88,7 @@ class ClientEpisodes:
                 patience.check()
 
     @property
-    def taken(self) -> list[SlotEpisode]:
+    def taken(self) -> list[EndedEpisode]:
         """The episodes to evaluate, round by round; [] until there are enough."""
         return self._taken
 
@@ -103,7 +103,7 @@ class ClientEpisodes:
         if len(rounds) >= self._wanted:
             self._taken = rounds[: self._wanted]
 
-    def _list_rounds(self) -> list[SlotEpisode]:
+    def _list_rounds(self) -> list[EndedEpisode]:
         playing = [own for slots in self._open.values() for own in slots]
         everybody = [*self._left, *playing]
         rounds = min(map(len, playing), default=max(map(len, everybody), default=0))
@@ -112,7 +112,7 @@ class ClientEpisodes:
 
 def evaluate_with_clients(
     experiment: Experiment, episodes: int, version: str, timeout_sec: float
-) -> Evaluation:
+) -> EvaluationResult:
     """Waits for clients, and lets them play with a snapshot; ends when there are enough episodes.
 
     Clients are notified as at the end of training. A running training is not affected.
@@ -145,7 +145,7 @@ def evaluate_with_clients(
         )
     if not played.taken:
         raise Stopped(status)
-    return Evaluation(
+    return EvaluationResult(
         returns=np.array([episode.episode_return for episode in played.taken]),
         lengths=np.array([episode.length for episode in played.taken]),
         global_t=policy.global_t,

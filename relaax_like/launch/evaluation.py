@@ -32,7 +32,7 @@ _PATIENCE_SEC = 60.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
+class EvaluationResult:
     """The result of an evaluation.
 
     Attributes:
@@ -78,7 +78,7 @@ class Video:
 
 def evaluate_snapshot(
     experiment: Experiment, episodes: int, version: str = LATEST, video: Video | None = None
-) -> Evaluation:
+) -> EvaluationResult:
     """Plays with a snapshot of the experiment; a running training is not affected.
 
     Args:
@@ -104,7 +104,7 @@ def evaluate_snapshot(
     filmed = "" if video is None else _film(experiment, state, video)
     with open_slots(experiment, "eval") as slots:
         ended = _play(experiment, state, slots, episodes)
-    return Evaluation(
+    return EvaluationResult(
         returns=np.array([episode.score for episode in ended]),
         lengths=np.array([episode.length for episode in ended]),
         global_t=state.global_t,
@@ -225,7 +225,7 @@ class Patience:
             )
 
 
-def format_evaluation(evaluation: Evaluation) -> str:
+def format_evaluation(evaluation: EvaluationResult) -> str:
     """Returns one line: mean, its 95 % confidence interval, range, episodes, length and weights.
 
     The interval is left out with one episode. If the environment reports success, the line has the
@@ -243,7 +243,7 @@ def format_evaluation(evaluation: Evaluation) -> str:
     )
 
 
-def evaluation_to_dict(evaluation: Evaluation) -> dict[str, Any]:
+def evaluation_to_dict(evaluation: EvaluationResult) -> dict[str, Any]:
     """Returns an evaluation as JSON types.
 
     `interval` is None if there is only one episode, `success_rate` if no episode is known to be

@@ -26,7 +26,7 @@ from relaax_like.launch.algorithm_code import locate_errors
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.slots import SlotSpec
-from relaax_like.rlx_server.transition import Transition
+from relaax_like.rlx_server.transition import ReceivedStep
 from relaax_like.runs.folders.versions import keep_versions
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError, describe_exception
@@ -100,7 +100,7 @@ class LocalAgents:
           Exception: a hook of the learner failed.
         """
         ended = _find_ended(terminated, truncated)
-        transition = Transition(
+        transition = ReceivedStep(
             observations=self._to_leaves(observations, "observations"),
             rewards=None if rewards is None else np.asarray(rewards).reshape(self._k, -1),
             terminated=terminated,

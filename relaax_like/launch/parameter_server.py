@@ -36,7 +36,7 @@ from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.metrics.buffered import BufferedMetrics
 from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.parameter_server.learner_lease import LearnerLease
-from relaax_like.parameter_server.mirror import Mirror, fetch_newest
+from relaax_like.parameter_server.mirror import SnapshotMirror, fetch_newest
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots
@@ -136,7 +136,7 @@ def make_parameter_server(
             fetched = fetch_newest(settings.mirror_url, settings.checkpoint_dir)
             if fetched is not None:
                 logger.info("downloaded the newest snapshot from the mirror: %s", fetched)
-            snapshots.mirror = Mirror(settings.mirror_url, keep=keep, keep_best=keep_best)
+            snapshots.mirror = SnapshotMirror(settings.mirror_url, keep=keep, keep_best=keep_best)
         manifest, flat, follows = make_start(experiment, overrides, build)
         server = ParameterServer(
             Store(

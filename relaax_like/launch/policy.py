@@ -15,7 +15,7 @@ from relaax_like.config.run_spaces import find_run_spaces
 from relaax_like.config.spaces import describe_mismatch
 from relaax_like.launch.saved_policy import SavedPolicy, read_snapshot
 from relaax_like.rlx_server.slots import Decision, Slots, SlotSpec
-from relaax_like.rlx_server.transition import Transition
+from relaax_like.rlx_server.transition import ReceivedStep
 from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
@@ -163,11 +163,11 @@ class Policy(Closing):
         self._ended = np.zeros(slots, np.bool_)
         return self._agents
 
-    def _make_transition(self, values: Mapping[str, np.ndarray]) -> Transition:
+    def _make_transition(self, values: Mapping[str, np.ndarray]) -> ReceivedStep:
         if self._starts:
-            return Transition(observations=values)
+            return ReceivedStep(observations=values)
         slots = len(self._ended)
-        return Transition(
+        return ReceivedStep(
             observations=values,
             rewards=np.zeros((slots, 1)),
             terminated=self._ended,
@@ -175,7 +175,7 @@ class Policy(Closing):
             ended=self._ended if self._ended.any() else None,
         )
 
-    def _decide(self, agents: Slots, transition: Transition, greedy: bool) -> Decision:
+    def _decide(self, agents: Slots, transition: ReceivedStep, greedy: bool) -> Decision:
         if agents.blocking and not greedy:
             raise InvalidInputError(
                 "greedy: False, but the algorithm's Agent always chooses the best actions; omit "

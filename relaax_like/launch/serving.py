@@ -21,7 +21,7 @@ from relaax_like.launch.saved_policy import LATEST, SavedPolicy, read_snapshot
 from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.rlx_server.server import RlxServer
 from relaax_like.rlx_server.session import Session
-from relaax_like.rlx_server.transition import SlotEpisode
+from relaax_like.rlx_server.transition import EndedEpisode
 from relaax_like.runs.processes.process import Shutdown
 
 logger = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class PlayedEpisodes:
         self._newest: collections.deque[float] = collections.deque(maxlen=window)
         self._count = 0
 
-    def add(self, episodes: Sequence[SlotEpisode]) -> None:
+    def add(self, episodes: Sequence[EndedEpisode]) -> None:
         """Adds episodes that have ended."""
         with self._lock:
             self._count += len(episodes)

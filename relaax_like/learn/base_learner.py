@@ -37,7 +37,7 @@ _SAVE_HOOK = "save_ckpt_after_run"
 _GPUS_PER_HOST = 8
 
 
-class Policy(Protocol):
+class TrainedPolicy(Protocol):
     """What a learner trains. Used only by the training thread."""
 
     def data_preprocess(self, data: Any) -> Any:
@@ -174,7 +174,7 @@ class BaseLearner:
         self.log_buffer: dict[str, Any] = {}
         self.log_variables: dict[str, Any] = {}
         self.reduce_log: ReduceLog = reduce_log or dict
-        self._policy: Policy | None = None
+        self._policy: TrainedPolicy | None = None
         self._dataloader: AsyncDataLoader | None = None
         self._stop_requested = threading.Event()
         self.last_iter = self.updates = self.last_step = 0
@@ -379,7 +379,7 @@ class BaseLearner:
         return self._name
 
     @property
-    def policy(self) -> Policy:
+    def policy(self) -> TrainedPolicy:
         """The policy to train.
 
         Raises:
@@ -388,7 +388,7 @@ class BaseLearner:
         return self._require_policy()
 
     @policy.setter
-    def policy(self, policy: Policy) -> None:
+    def policy(self, policy: TrainedPolicy) -> None:
         self._policy = policy
 
     @property
@@ -415,7 +415,7 @@ class BaseLearner:
                 )
         return build_learner_hook_by_cfg(configs)
 
-    def _require_policy(self) -> Policy:
+    def _require_policy(self) -> TrainedPolicy:
         if self._policy is None:
             raise RuntimeError("the learner has no policy; set learner.policy first")
         return self._policy

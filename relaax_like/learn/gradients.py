@@ -352,7 +352,9 @@ class GradientTask(ComputationTask):
 
     # Compiled functions.
 
-    def _compile_prepare(self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> "_Form":
+    def _compile_prepare(
+        self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool
+    ) -> "_Compiled":
         names: dict[str, list[str]] = {}
         depth = [0]
 
@@ -378,7 +380,7 @@ class GradientTask(ComputationTask):
 
     def _compile_joint_phase(
         self, batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool, phase: Phase
-    ) -> "_Form":
+    ) -> "_Compiled":
         groups, series = self._order(phase), "+".join(phase.groups)
         names, names_of_rows = list[str](), list[str]()
         depth, has_first_sums = [0], [False]
@@ -461,10 +463,10 @@ class GradientTask(ComputationTask):
         xla: bool,
         depth: list[int],
         name: Callable[[Sequence[tf.Tensor]], Any],
-    ) -> "_Form":
+    ) -> "_Compiled":
         results = self._compile_part(flat, "results", specs, xla)
         rounds = [self._compile_part(flat, str(i), specs, False) for i in range(depth[0])]
-        return _Form(lambda inputs: name(results(*inputs)), rounds)
+        return _Compiled(lambda inputs: name(results(*inputs)), rounds)
 
     def _compile_part(
         self,
@@ -508,7 +510,7 @@ class GradientTask(ComputationTask):
 
 
 @dataclass(frozen=True)
-class _Form:
+class _Compiled:
     """The compiled functions of `prepare` or of a phase, for one shape.
 
     Attributes:
@@ -528,7 +530,7 @@ class _Form:
 
 
 def _exchange_rounds(
-    form: _Form,
+    form: _Compiled,
     inputs: Callable[[np.ndarray], list[tf.Tensor]],
     parts: Parts,
     shared: Shared,

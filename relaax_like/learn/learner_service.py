@@ -83,13 +83,13 @@ class LearnerService:
 
     def _serve(self, pair: Pair, learners: Learners) -> None:
         try:
-            _Stream(pair, learners).run()
+            _TaskStream(pair, learners).run()
             self._pairs.put(None)
         except Exception as error:
             self.fail(error)
 
 
-class _Stream:
+class _TaskStream:
     """Passes one task's experience to its learner, and reports the results to the parent.
 
     Args:

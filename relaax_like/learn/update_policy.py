@@ -10,7 +10,7 @@ from relaax_like.config.plan import RETURN_STATISTIC, LearningPlan, Offline, Rep
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.moments import Moments
 from relaax_like.experience.collector import TrainingData
-from relaax_like.experience.holes import Dense, cut_ends, make_dense
+from relaax_like.experience.holes import DenseRollout, cut_ends, make_dense
 from relaax_like.experience.rollout import stack_history
 from relaax_like.learn.draw import Draw
 from relaax_like.learn.reward_scale import RewardScale, scale_rewards
@@ -80,7 +80,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
                 f"Normalizer to the model, or set {off}"
             )
         self._prenormalizes = False
-        self._dense: Dense | None = None  # the iteration at hand
+        self._dense: DenseRollout | None = None  # the iteration at hand
 
     def data_preprocess(self, data: "TrainingData | ReplayIteration") -> dict[str, Any]:
         """Returns the arguments of an update, with scaled rewards if the plan requests it.

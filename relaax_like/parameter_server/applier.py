@@ -21,7 +21,7 @@ from relaax_like.core.records import (
     Received,
     Reply,
 )
-from relaax_like.parameter_server.combining import Combiner, Plan
+from relaax_like.parameter_server.combining import Combiner, PushPlan
 from relaax_like.parameter_server.dedup_table import DedupTable
 from relaax_like.parameter_server.learner_lease import LearnerLease
 from relaax_like.parameter_server.optimizer_curves import OptimizerCurves
@@ -251,9 +251,9 @@ class Applier:
             return self._drop(reason) if reason else self._answer_nothing()
         steps = replace(push, gradient=None, statistics={}, groups=(), episodes=players)
         outcome: Outcome = "dropped" if reason else "nothing"
-        return self._apply_planned(steps, Plan(outcome=outcome, reason=reason))
+        return self._apply_planned(steps, PushPlan(outcome=outcome, reason=reason))
 
-    def _apply_planned(self, push: Push, plan: Plan) -> Reply:
+    def _apply_planned(self, push: Push, plan: PushPlan) -> Reply:
         staleness = self._store.version - push.gradient_version
         with self.lock:
             if self.is_leased:  # while it waited
@@ -336,7 +336,7 @@ class Applier:
             if self._publications.write(state):
                 self._durable = self._sequence
 
-    def _prepare(self, plan: Plan, push: Push, record: Record | None = None) -> PreparedVersion:
+    def _prepare(self, plan: PushPlan, push: Push, record: Record | None = None) -> PreparedVersion:
         """Computes the result of a push; if it is replayed, with the settings in its record."""
         return self._store.prepare(
             plan.effective,
@@ -347,7 +347,7 @@ class Applier:
             None if record is None else record.optimizers,
         )
 
-    def _commit(self, prepared: PreparedVersion, push: Push, plan: Plan) -> Reply:
+    def _commit(self, prepared: PreparedVersion, push: Push, plan: PushPlan) -> Reply:
         """Makes a push take effect; returns its answer, which a retry gets, too."""
         self._store.commit(prepared)
         self.combiner.note(plan, push.groups, self._store.values)

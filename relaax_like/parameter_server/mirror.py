@@ -47,7 +47,7 @@ _LONGEST_PAUSE_SEC = 60.0
 _FETCH_TRIES = 3
 
 
-class Mirror:
+class SnapshotMirror:
     """Copies snapshots to a URL in a thread of its own; only `close` waits for it.
 
         mirror = Mirror("s3://bucket/my-run", keep=3)
@@ -282,9 +282,9 @@ def fetch_newest(
     folder has any snapshot, damaged or not, this does nothing and does not contact the mirror.
 
     Args:
-      url: as for `Mirror`.
+      url: as for `SnapshotMirror`.
       directory: the folder.
-      file_timeout_sec: as for `Mirror`.
+      file_timeout_sec: as for `SnapshotMirror`.
 
     Returns:
       The snapshot's directory; None if the folder already has one, or the mirror has none.
@@ -322,8 +322,8 @@ def find_newest_step(url: str, *, file_timeout_sec: float = _FILE_TIMEOUT_SEC) -
     Reads manifests only; snapshots whose manifest is damaged do not count.
 
     Args:
-      url: as for `Mirror`.
-      file_timeout_sec: as for `Mirror`.
+      url: as for `SnapshotMirror`.
+      file_timeout_sec: as for `SnapshotMirror`.
 
     Raises:
       ConfigError: the URL cannot be used, or a package is missing.

@@ -37,7 +37,7 @@ from relaax_like.wire.errors import ConfigError, DamagedError, SnapshotError
 from relaax_like.wire.syncing import TEMPORARY, sync_path
 
 if TYPE_CHECKING:
-    from relaax_like.parameter_server.mirror import Mirror
+    from relaax_like.parameter_server.mirror import SnapshotMirror
 
 _LOG = logging.getLogger(__name__)
 _NAME = re.compile(r"^cp-(\d{20})-(\d{20})$")
@@ -98,7 +98,7 @@ class Snapshots(Closing):
             if every is not None and not every > 0:
                 raise ConfigError(f"{name}: {every}, expected more than 0")
         self.directory = Path(directory)
-        self.mirror: Mirror | None = None
+        self.mirror: SnapshotMirror | None = None
         self.every_sec = every_sec
         self.every_env_steps = every_env_steps
         self.recipe = recipe

@@ -32,7 +32,7 @@ _OTHER = "other"
 
 
 @dataclass
-class _Client:
+class _SeenClient:
     seen: float = 0.0
     gradients: int = 0
     staleness: int | None = None
@@ -65,7 +65,7 @@ class Statistics:
         self._episodes = 0
         self.unlearned_steps = 0
         self._buckets: deque[tuple[float, int]] = deque()
-        self._clients: dict[str, _Client] = {}  # the one silent for the longest time first
+        self._clients: dict[str, _SeenClient] = {}  # the one silent for the longest time first
         self._refused: dict[str, int] = {}
         self._reports: dict[str, tuple[float, ClientsReport]] = {}  # oldest first
 
@@ -98,7 +98,7 @@ class Statistics:
     def see_client(self, client_id: str) -> None:
         """Notes a client as present. Beyond 10 000, the client silent the longest is forgotten."""
         with self._lock:
-            client = self._clients.pop(client_id, None) or _Client()
+            client = self._clients.pop(client_id, None) or _SeenClient()
             client.seen = self._clock()
             self._clients[client_id] = client
             if len(self._clients) > _MAX_CLIENTS:

@@ -17,7 +17,7 @@ from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, Execute
 from relaax_like.nn.action_heads import actions_from_wire, actions_to_wire
 from relaax_like.rlx_server.greeting import EXECUTED, PRESENT
 from relaax_like.rlx_server.slots import AgentFailure, Decision, Slots, SlotSpec
-from relaax_like.rlx_server.transition import Arrays, Transition
+from relaax_like.rlx_server.transition import Arrays, ReceivedStep
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 
 logger = logging.getLogger(__name__)
@@ -108,7 +108,7 @@ class BatchSlots(Slots):
         """See `Slots`."""
         return self._agent.unfinished_steps
 
-    def observe(self, transition: Transition) -> None:
+    def observe(self, transition: ReceivedStep) -> None:
         """Passes a transition to the agent.
 
         Raises:
@@ -252,7 +252,7 @@ class BatchSlots(Slots):
         return actions_to_wire(space, array)
 
 
-def _find_alive(transition: Transition) -> np.ndarray:
+def _find_alive(transition: ReceivedStep) -> np.ndarray:
     """Returns 1, 0 or -1 for each slot; see `BatchAgent.observe`."""
     assert transition.ended is not None
     assert transition.truncated is not None

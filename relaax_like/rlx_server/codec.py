@@ -11,7 +11,7 @@ Body = bytes | memoryview
 TIMING_FIELDS = ("queue_us", "prediction_us", "total_us")  # of rlx_pb2.Timings
 
 
-class Received(NamedTuple):
+class ReadMessage(NamedTuple):
     """A message of the client.
 
     Attributes:
@@ -39,7 +39,7 @@ class Codec(Protocol):
         """Notes the accepted hello; returns the longest message that its steps can need."""
         ...
 
-    def read(self, body: Body, running: bool, check: Callable[[str], None]) -> Received:
+    def read(self, body: Body, running: bool, check: Callable[[str], None]) -> ReadMessage:
         """Reads one message.
 
         Args:

@@ -71,7 +71,7 @@ def choose_carrier(carrier: Carrier, allowed_origins: Collection[str]) -> Carrie
     return WebSocket(carrier, allowed_origins) if start[:1].isupper() else Lines(carrier)
 
 
-class Connection(asyncio.BufferedProtocol):
+class ServerConnection(asyncio.BufferedProtocol):
     """Feeds a session, one message at a time.
 
     A session that can block, as each one can until its hello is answered, runs in its own thread;

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import numpy as np
 
-from relaax_like.rlx_server.codec import Body, Received
+from relaax_like.rlx_server.codec import Body, ReadMessage
 from relaax_like.rlx_server.greeting import EXECUTED, MASKS, PRESENT, STEP_ID, Greeting
 from relaax_like.rlx_server.json_spaces import (
     MAX_INTEGER,
@@ -21,7 +21,7 @@ from relaax_like.rlx_server.json_spaces import (
     write_leaf,
 )
 from relaax_like.rlx_server.points import MAX_POINTS
-from relaax_like.rlx_server.transition import Arrays, Transition, check_step
+from relaax_like.rlx_server.transition import Arrays, ReceivedStep, check_step
 from relaax_like.v1 import metrics_pb2, rlx_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.framing import PROTOCOL_VERSION
@@ -118,7 +118,7 @@ class JsonCodec:
             2 * greeting.slots * numbers * _NUMBER_BYTES + 2 * len(spaces) * _LEAF_BYTES
         ) + _MORE_BYTES
 
-    def read(self, body: Body, running: bool, check: Callable[[str], None]) -> Received:
+    def read(self, body: Body, running: bool, check: Callable[[str], None]) -> ReadMessage:
         """See `Codec`."""
         text = bytes(body)
         is_hello = self._greeting is None
@@ -146,16 +146,16 @@ class JsonCodec:
         content = getattr(message, kind)
         if kind in _VERBS:
             if self._greeting is None:
-                return Received("step")
-            return Received("step", self._read_step(kind, content, text, running))
+                return ReadMessage("step")
+            return ReadMessage("step", self._read_step(kind, content, text, running))
         _refuse_repeated_keys(text)
         if kind == "hello" and self._greeting is None:
             check(content.token)
-            return Received(kind, self._read_hello(content))
+            return ReadMessage(kind, self._read_hello(content))
         if kind == "scalars":
             points = [metrics_pb2.Scalar(name=p.name, y=p.y, x=p.x) for p in content]
-            return Received(kind, metrics_pb2.StoreScalarsRequest(scalars=points))
-        return Received(kind)
+            return ReadMessage(kind, metrics_pb2.StoreScalarsRequest(scalars=points))
+        return ReadMessage(kind)
 
     def is_ping(self, body: Body) -> bool:
         """See `Codec`."""
@@ -264,7 +264,7 @@ class JsonCodec:
     def _make_leaves(self, spaces: Spaces, name: str) -> Any:
         return make_leaves(spaces, self._slots, name, self._plain[name])
 
-    def _read_step(self, verb: str, step: Any, text: bytes, running: bool) -> Transition:
+    def _read_step(self, verb: str, step: Any, text: bytes, running: bool) -> ReceivedStep:
         greeting = self._greeting
         assert greeting is not None
         keys = 1

@@ -13,7 +13,7 @@ from relaax_like.core.roles import ParameterServerClient
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.experience.ranges import UNWATCHED, Ranges
 from relaax_like.rlx_server.slots import AgentFailure, Decision, Slots
-from relaax_like.rlx_server.transition import Transition
+from relaax_like.rlx_server.transition import ReceivedStep
 from relaax_like.wire.errors import InvalidInputError, RelaaxError, ServerUnavailableError
 from relaax_like.wire.ndarray import DTYPES
 from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
@@ -56,7 +56,7 @@ class PlainSlots(Slots):
                 self.close()
             raise
 
-    def step(self, transition: Transition) -> Decision:
+    def step(self, transition: ReceivedStep) -> Decision:
         """Calls each slot's verb.
 
         Raises:
@@ -111,7 +111,7 @@ class PlainSlots(Slots):
                 if hasattr(agent, "close"):
                     all_others.callback(agent.close)
 
-    def _step_slot(self, slot: int, agent: Any, transition: Transition) -> Any:
+    def _step_slot(self, slot: int, agent: Any, transition: ReceivedStep) -> Any:
         if transition.rewards is None:
             return agent.act(self._state(transition.observations, slot))
         rewards = transition.rewards[slot]
@@ -123,7 +123,7 @@ class PlainSlots(Slots):
             return None
         return agent.act(self._state(transition.observations, slot))
 
-    def _end_episode(self, slot: int, agent: Any, reward: Any, transition: Transition) -> None:
+    def _end_episode(self, slot: int, agent: Any, reward: Any, transition: ReceivedStep) -> None:
         assert transition.truncated is not None
         final = transition.final_observations
         success = None if transition.success is None else int(transition.success[slot])
@@ -168,7 +168,7 @@ def _reset_keywords(agent: Any) -> list[str]:
     return [name for name in ("state", "truncated", "success") if anything or name in parameters]
 
 
-def _validate_magnitudes(transition: Transition) -> None:
+def _validate_magnitudes(transition: ReceivedStep) -> None:
     arrays = {} if transition.rewards is None else {"rewards": transition.rewards}
     for name, array in (transition.observations or {}).items():
         arrays[f"observations[{name}]"] = array

@@ -8,7 +8,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from relaax_like.rlx_server.admission import MAX_HELLO_BYTES
-from relaax_like.rlx_server.codec import TIMING_FIELDS, Body, Received
+from relaax_like.rlx_server.codec import TIMING_FIELDS, Body, ReadMessage
 from relaax_like.rlx_server.greeting import (
     EXECUTED,
     MASKS,
@@ -18,7 +18,7 @@ from relaax_like.rlx_server.greeting import (
 )
 from relaax_like.rlx_server.points import MAX_POINTS
 from relaax_like.rlx_server.step_reader import StepReader
-from relaax_like.rlx_server.transition import Arrays, Transition, read_step
+from relaax_like.rlx_server.transition import Arrays, ReceivedStep, read_step
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.fields import BYTES, has_more_fields, walk_fields, weigh
@@ -81,12 +81,12 @@ class ProtobufCodec:
         )
         return max(2 * greeting.count_step_bytes(), _MIN_MESSAGE_BYTES)
 
-    def read(self, body: Body, running: bool, check: Callable[[str], None]) -> Received:
+    def read(self, body: Body, running: bool, check: Callable[[str], None]) -> ReadMessage:
         """See `Codec`."""
         if self._reader is not None and running:
             transition = self._reader.read(body)
             if transition is not None:
-                return Received("step", transition)
+                return ReadMessage("step", transition)
         self._validate_outline(body)
         if self._greeting is None and (token := _find_token(body)) is not None:
             check(token)  # before the hello is parsed, which costs more
@@ -100,8 +100,10 @@ class ProtobufCodec:
             )
         if kind == "step":
             known = self._greeting is not None
-            return Received(kind, self._read_step(message.step, body, running) if known else None)
-        return Received(kind, None if kind == "ping" else getattr(message, kind))
+            return ReadMessage(
+                kind, self._read_step(message.step, body, running) if known else None
+            )
+        return ReadMessage(kind, None if kind == "ping" else getattr(message, kind))
 
     def is_ping(self, body: Body) -> bool:
         """See `Codec`."""
@@ -144,7 +146,7 @@ class ProtobufCodec:
         """See `Codec`."""
         return rlx_pb2.ServerMessage(error=error).SerializeToString()
 
-    def _read_step(self, step: rlx_pb2.Step, body: Body, running: bool) -> Transition:
+    def _read_step(self, step: rlx_pb2.Step, body: Body, running: bool) -> ReceivedStep:
         greeting = self._greeting
         assert greeting is not None
         assert self._reader is not None

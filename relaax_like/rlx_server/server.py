@@ -17,7 +17,7 @@ from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.records import MAX_SERVED_CLIENTS, ServedClient
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, LogBudget, shorten
-from relaax_like.rlx_server.connection import Connection
+from relaax_like.rlx_server.connection import ServerConnection
 from relaax_like.rlx_server.handshakes import Handshake
 from relaax_like.rlx_server.points import make_shared_budget
 from relaax_like.rlx_server.session import Session
@@ -89,7 +89,7 @@ class RlxServer:
         self.admission = admission
         self.max_message_bytes = max_message_bytes
         self.allowed_origins = frozenset(allowed_origins)
-        self.connections: set[Connection] = set()
+        self.connections: set[ServerConnection] = set()
         self.closing: set[Future[None]] = set()
         self.log_budget = LogBudget()
         self.points = make_shared_budget()
@@ -103,8 +103,8 @@ class RlxServer:
         self._server: asyncio.Server | None = None
         # Tasks: the periodic sweep, and handshakes.
         self._tasks: set[asyncio.Task[None]] = set()
-        self._pending: list[Connection] = []
-        self._waiting: set[Connection] = set()
+        self._pending: list[ServerConnection] = []
+        self._waiting: set[ServerConnection] = set()
         self._flush_scheduled = False
         self._has_slow_predictions = False
         # (name, address) of a client -> when its session failed.
@@ -139,8 +139,8 @@ class RlxServer:
     def describe_clients(self) -> tuple[list[ServedClient], int]:
         """Returns the status of at most 100 clients, and the number of all; call from any thread.
 
-        Clients where one side is silent come first (see `Connection.describe_stall`), then those
-        with the most late answers.
+        Clients where one side is silent come first (see `ServerConnection.describe_stall`), then
+        those with the most late answers.
         """
         now = time.monotonic()
         served = [c for c in list(self.connections) if c.open and c.session.greeted]
@@ -169,14 +169,14 @@ class RlxServer:
         self.run(self._sweep())
         return int(self._server.sockets[0].getsockname()[1])
 
-    def make_connection(self, handshake: Handshake | None = None) -> Connection:
+    def make_connection(self, handshake: Handshake | None = None) -> ServerConnection:
         """Makes the protocol object that serves a new connection.
 
         Args:
           handshake: the TLS handshake that it replaces; None: no TLS.
         """
         session = self._make_session(f"session-{next(self._numbers)}")
-        return Connection(self, session, handshake)
+        return ServerConnection(self, session, handshake)
 
     def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Runs a coroutine until it ends, or until the server stops."""
@@ -221,7 +221,7 @@ class RlxServer:
         self.closing = {future for future in self.closing if not future.done()}
         return bool(self.connections or self.closing)
 
-    def predict_soon(self, connection: Connection) -> None:
+    def predict_soon(self, connection: ServerConnection) -> None:
         """Answers a pending step with the next predictions, once its session is ready."""
         if not connection.session.ready:
             self._waiting.add(connection)
@@ -249,7 +249,7 @@ class RlxServer:
             if connection.open:
                 self.predict_soon(connection)
 
-    def _wake_one(self, connection: Connection) -> None:
+    def _wake_one(self, connection: ServerConnection) -> None:
         if connection not in self._waiting:
             return
         if connection.open and not connection.session.ready:  # the loop's clock was late
@@ -279,7 +279,7 @@ class RlxServer:
         if asking:
             self._answer(asking, requests)
 
-    def _answer(self, asking: list[Connection], requests: list[Request]) -> None:
+    def _answer(self, asking: list[ServerConnection], requests: list[Request]) -> None:
         assert self._predict is not None
         try:
             mark = tracing.begin()
@@ -314,7 +314,7 @@ class RlxServer:
         tracing.end("answer", mark)
         tracing.count("sessions per prediction", len(asking))
 
-    def _note_prediction(self, asking: list[Connection], seconds: float) -> None:
+    def _note_prediction(self, asking: list[ServerConnection], seconds: float) -> None:
         """Warns once if predictions take longer than the limit of a client."""
         limits = [limit for c in asking if (limit := c.session.max_wait_sec) is not None]
         if limits and seconds > min(limits):
@@ -329,7 +329,7 @@ class RlxServer:
 
     def _send(
         self,
-        connection: Connection,
+        connection: ServerConnection,
         prediction: Prediction | None,
         began: float = 0.0,
         ended: float = 0.0,

@@ -18,7 +18,7 @@ from relaax_like.rlx_server.greeting import PING, STEP_ID, TIMINGS, Greeting
 from relaax_like.rlx_server.points import ClientPoints, GatheredMetric
 from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
 from relaax_like.rlx_server.slots import Decision, Slots
-from relaax_like.rlx_server.transition import SlotEpisode, Transition
+from relaax_like.rlx_server.transition import EndedEpisode, ReceivedStep
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import (
     InvalidInputError,
@@ -39,13 +39,13 @@ _MAX_FIXED32 = (1 << 32) - 1
 _MAX_ERROR_FIELD_LENGTH = 300
 
 
-class Pending(enum.Enum):
+class Awaited(enum.Enum):
     """Returned by `Session.receive` and `Session.answer` if a prediction is needed first."""
 
     PREDICTION = enum.auto()
 
 
-PENDING = Pending.PREDICTION
+PENDING = Awaited.PREDICTION
 
 
 class Session:
@@ -120,7 +120,7 @@ class Session:
         self.points = ClientPoints(metrics)
         self.report: Callable[[Event, str], None] = lambda event, client: None
         self.on_training: Callable[[Greeting], None] = lambda greeting: None
-        self.on_episodes: Callable[[Sequence[SlotEpisode]], None] = lambda episodes: None
+        self.on_episodes: Callable[[Sequence[EndedEpisode]], None] = lambda episodes: None
         self.get_end: Callable[[], str] = lambda: ""
         self.last_message = "nothing"
         self._has_stepped = False
@@ -140,7 +140,7 @@ class Session:
         self._episodes = 0
         self.times = AnswerTimes(self._metrics, None, time.monotonic())
         self._success = GatheredMetric(self._metrics, "success", is_mean=True)
-        self._transition: Transition | None = None
+        self._transition: ReceivedStep | None = None
         self._step_id = 0
         self._has_numbers = False  # of steps
         self._received_at = self._answered_at = 0.0
@@ -177,7 +177,7 @@ class Session:
         """Longest time from a step to its answer; None: no limit."""
         return self.times.limit_sec
 
-    def receive(self, body: Body, received_at: float | None = None) -> bytes | Pending | None:
+    def receive(self, body: Body, received_at: float | None = None) -> bytes | Awaited | None:
         """Processes one message; returns the answer, PENDING, or None if it needs no answer.
 
         Args:
@@ -234,7 +234,7 @@ class Session:
 
     def answer(
         self, prediction: Prediction | None, began: float = 0.0, ended: float = 0.0
-    ) -> bytes | Pending:
+    ) -> bytes | Awaited:
         """Answers the pending step with the prediction for `request`.
 
         Args:
@@ -399,7 +399,7 @@ class Session:
         if missing:
             raise ProtocolError(missing, "UNAUTHENTICATED", "token")
 
-    def _step(self, transition: Transition) -> bytes | Pending:
+    def _step(self, transition: ReceivedStep) -> bytes | Awaited:
         assert self._greeting is not None
         assert self._slots is not None
         if transition.step_id or self._has_numbers:
@@ -478,13 +478,13 @@ class Session:
             self._check_time_limit()
         return self.codec.write_answer(actions)
 
-    def _note_success(self, episodes: Sequence[SlotEpisode], success: np.ndarray) -> None:
+    def _note_success(self, episodes: Sequence[EndedEpisode], success: np.ndarray) -> None:
         for episode in episodes:
             # It is known, and the slot was not absent from the complete episode.
             if success[episode.slot] >= 0 and episode.length:
                 self._success.add(float(success[episode.slot]))
 
-    def _log_episode(self, episode: SlotEpisode) -> None:
+    def _log_episode(self, episode: EndedEpisode) -> None:
         self._episodes += 1
         if self._score_lines:
             self.log.write(

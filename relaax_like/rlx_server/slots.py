@@ -9,7 +9,7 @@ import numpy as np
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.experience.ranges import UNWATCHED, Ranges
 from relaax_like.rlx_server.greeting import EXECUTED, PRESENT
-from relaax_like.rlx_server.transition import SlotEpisode, Transition
+from relaax_like.rlx_server.transition import EndedEpisode, ReceivedStep
 from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
 
@@ -77,7 +77,7 @@ class Slots(abc.ABC):
 
     def __init__(self, slots: int, ranges: Ranges = UNWATCHED):
         self._ranges = ranges
-        self._transition: Transition | None = None
+        self._transition: ReceivedStep | None = None
         self._returns = np.zeros(slots)
         self._steps = 0
         self._began = np.zeros(slots, np.int64)  # steps before each episode
@@ -109,7 +109,7 @@ class Slots(abc.ABC):
         lengths = self._steps - self._began
         return int((lengths > 0).sum()), int(lengths.sum())
 
-    def count(self, transition: Transition) -> Transition:
+    def count(self, transition: ReceivedStep) -> ReceivedStep:
         """Adds the outcome of a step; returns the step with the episodes that ended in it."""
         rewards, absent, self._absent = transition.rewards, self._absent, transition.absent
         if rewards is None:
@@ -122,8 +122,8 @@ class Slots(abc.ABC):
             return transition
         slots = np.flatnonzero(transition.ended)
         episodes = tuple(
-            SlotEpisode(int(slot), float(self._returns[slot]), self._steps - int(self._began[slot]))
-            for slot in slots
+            EndedEpisode(int(s), float(self._returns[s]), self._steps - int(self._began[s]))
+            for s in slots
         )
         self._returns[slots] = 0.0
         self._began[slots] = self._steps
@@ -138,7 +138,7 @@ class Slots(abc.ABC):
         self._returns[:] = state["returns"]
         self._began[:] = self._steps - state["lengths"]
 
-    def observe(self, transition: Transition) -> None:
+    def observe(self, transition: ReceivedStep) -> None:
         """Passes a step to the agents.
 
         Raises:
@@ -163,7 +163,7 @@ class Slots(abc.ABC):
         assert self._transition is not None
         return self.step(self._transition)
 
-    def step(self, transition: Transition) -> Decision:
+    def step(self, transition: ReceivedStep) -> Decision:
         """Answers a step, for agents that run their own code.
 
         Raises:
@@ -179,7 +179,7 @@ class Slots(abc.ABC):
           Exception: see the subclass.
         """
 
-    def _watch(self, transition: Transition) -> None:
+    def _watch(self, transition: ReceivedStep) -> None:
         """Adds observations and executed actions to what is watched."""
         present = None if transition.absent is None else ~transition.absent
         self._ranges.add(OBSERVATION, transition.observations, present)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from relaax_like.rlx_server.transition import Transition, find_absent, validate_rewards
+from relaax_like.rlx_server.transition import ReceivedStep, find_absent, validate_rewards
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.message_template import Layout, Path, Span
 from relaax_like.wire.ndarray import DTYPES
@@ -46,7 +46,7 @@ class StepReader:
         self._nowhere = np.zeros(slots, np.bool_)
         self._nowhere.flags.writeable = False
 
-    def remember(self, body: bytes | memoryview, transition: Transition) -> None:
+    def remember(self, body: bytes | memoryview, transition: ReceivedStep) -> None:
         """Stores the layout of a parsed, valid step to read the next ones, if it is ordinary."""
         has_ends = transition.final_observations is not None or transition.success is not None
         if transition.observations is None or transition.rewards is None or has_ends:
@@ -107,7 +107,7 @@ class StepReader:
             leaves.append((name, f"{field}[{name}]", view, space))
         return leaves
 
-    def read(self, body: bytes | memoryview) -> Transition | None:
+    def read(self, body: bytes | memoryview) -> ReceivedStep | None:
         """Returns the transition of an ordinary step; None: the step has to be parsed.
 
         Raises:
@@ -126,10 +126,10 @@ class StepReader:
             array = np.frombuffer(body, dtype, count, start).reshape(shape)
             observations[name] = array
             space.validate_range(array, field)
-        transition = Transition(observations, rewards, self._nowhere, self._nowhere)
+        transition = ReceivedStep(observations, rewards, self._nowhere, self._nowhere)
         return self._read_rest(transition, body) if self._has_more else transition
 
-    def _read_rest(self, transition: Transition, body: bytes) -> Transition:
+    def _read_rest(self, transition: ReceivedStep, body: bytes) -> ReceivedStep:
         """Adds the optional parts of a step."""
         present, overridden, number = self._present, self._overridden, self._step_id
         executed = {}

@@ -19,7 +19,7 @@ _OUTCOME = ("rewards", "terminated", "truncated")
 _ARRAYS = (*_OUTCOME, "success", "present", "overridden")
 
 
-class SlotEpisode(NamedTuple):
+class EndedEpisode(NamedTuple):
     """An episode that ended: its slot, undiscounted sum of rewards and environment steps.
 
     A slot that was absent from the complete episode made 0 steps.
@@ -30,7 +30,7 @@ class SlotEpisode(NamedTuple):
     length: int
 
 
-class Transition(NamedTuple):
+class ReceivedStep(NamedTuple):
     """One step of k slots. The first one, or one after a step without observations, has no outcome.
 
     Attributes:
@@ -56,7 +56,7 @@ class Transition(NamedTuple):
     ended: np.ndarray | None = None
     success: np.ndarray | None = None
     final_observations: Arrays | None = None
-    episodes: tuple[SlotEpisode, ...] = ()
+    episodes: tuple[EndedEpisode, ...] = ()
     step_id: int = 0
     absent: np.ndarray | None = None
     executed: Arrays | None = None
@@ -65,7 +65,7 @@ class Transition(NamedTuple):
 
 def read_step(
     step: rlx_pb2.Step, spaces: Spaces, action_spaces: Spaces, slots: int, running: bool
-) -> Transition:
+) -> ReceivedStep:
     """Reads and checks a received step; see `check_step`."""
     arrays: dict[str, Any] = {
         name: message_to_ndarray(getattr(step, name), name)
@@ -84,7 +84,7 @@ def read_step(
 
 def check_step(
     step: Sent, spaces: Spaces, action_spaces: Spaces, slots: int, running: bool
-) -> Transition:
+) -> ReceivedStep:
     """Checks a received step.
 
     Args:
@@ -116,7 +116,7 @@ def check_step(
             )
     if not running:
         _validate_start(step, outcome_parts)
-        return Transition(observations=observations, step_id=step_id, absent=absent)
+        return ReceivedStep(observations=observations, step_id=step_id, absent=absent)
     if len(outcome_parts) != 3:
         raise ProtocolError(
             "a step after actions needs rewards, terminated and truncated, but has "
@@ -180,7 +180,7 @@ def _validate_start(step: Sent, outcome_parts: list[str]) -> None:
 
 def _check_outcome(
     step: Sent, spaces: Spaces, slots: int, observations: Arrays | None
-) -> Transition:
+) -> ReceivedStep:
     terminated = _check_flags(step["terminated"], "terminated", slots)
     truncated = _check_flags(step["truncated"], "truncated", slots)
     rewards = _check_rewards(step["rewards"], slots)
@@ -197,7 +197,7 @@ def _check_outcome(
             "observations of all slots",
             "observations",
         )
-    return Transition(
+    return ReceivedStep(
         observations=observations,
         rewards=rewards,
         terminated=terminated,

@@ -17,7 +17,7 @@ from relaax_like.core.records import Episode, Playing
 from relaax_like.experience.rollout import Executed
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.slots import SlotSpec
-from relaax_like.rlx_server.transition import Transition
+from relaax_like.rlx_server.transition import ReceivedStep
 from relaax_like.wire.spaces import Discrete
 
 SLOTS = 2
@@ -151,7 +151,7 @@ def test_slots_that_begin_anew_remember_nothing():
     for value in (1, 2, 7):
         begins = value != 2
         rewards = None if begins else np.ones((SLOTS, 1))
-        slots.observe(Transition(observations=observe(value), rewards=rewards))
+        slots.observe(ReceivedStep(observations=observe(value), rewards=rewards))
         request = slots.request()
         before = [value if begins else 1, value]
         np.testing.assert_array_equal(request.inputs["x"], [before] * SLOTS)

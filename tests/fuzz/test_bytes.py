@@ -40,7 +40,7 @@ from relaax_like.parameter_server.records import Record, pack_record, unpack_rec
 from relaax_like.parameter_server.snapshot_format import State, unpack_manifest
 from relaax_like.parameter_server.snapshots import Snapshots, read_latest
 from relaax_like.rlx_server.step_reader import StepReader
-from relaax_like.rlx_server.transition import Transition, read_step
+from relaax_like.rlx_server.transition import ReceivedStep, read_step
 from relaax_like.v1 import (
     experience_pb2,
     journal_pb2,
@@ -345,7 +345,7 @@ def test_frames_of_the_rlx_protocol() -> None:
             step = read_step(message.step, SPACES, MOVES, 2, running=True)
         except (ProtocolError, InvalidInputError):
             return
-        assert isinstance(step, Transition)
+        assert isinstance(step, ReceivedStep)
 
     samples = [pack_frame(message.SerializeToString()) for message in (HELLO, *STEPS)]
     fuzz.fuzz(check, SHARE, data=fuzz.mutations(samples))

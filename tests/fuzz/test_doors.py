@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from support import fuzz
 
 from relaax_like.rlx_server.carrier import Limit
-from relaax_like.rlx_server.codec import Received
+from relaax_like.rlx_server.codec import ReadMessage
 from relaax_like.rlx_server.frames import Frames
 from relaax_like.rlx_server.greeting import Greeting
 from relaax_like.rlx_server.json_codec import JsonCodec
 from relaax_like.rlx_server.lines import Lines
-from relaax_like.rlx_server.transition import Transition
+from relaax_like.rlx_server.transition import ReceivedStep
 from relaax_like.rlx_server.web_socket import WebSocket
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 
@@ -72,9 +72,9 @@ def change(draw: st.DrawFn, texts: list[bytes]) -> bytes:
     return text
 
 
-def check_received(received: Received) -> None:
+def check_received(received: ReadMessage) -> None:
     assert received.kind in ("hello", "step", "scalars", "ping")
-    if isinstance(received.content, Transition):
+    if isinstance(received.content, ReceivedStep):
         arrays = [*(received.content.observations or {}).values()]
         if received.content.rewards is not None:
             arrays.append(received.content.rewards)

@@ -13,16 +13,16 @@ from support.saved_runs import ALGORITHMS, write_run
 
 from relaax_like.client import RlxClient
 from relaax_like.launch.client_evaluation import ClientEpisodes
-from relaax_like.rlx_server.transition import SlotEpisode
+from relaax_like.rlx_server.transition import EndedEpisode
 from relaax_like.wire.spaces import Box, Discrete
 
 
 def end(episodes: ClientEpisodes, session: str, *returns: tuple[int, float]) -> None:
     """Ends episodes of a session: (slot, return)."""
-    episodes.add(session, [SlotEpisode(slot, score, 1) for slot, score in returns])
+    episodes.add(session, [EndedEpisode(slot, score, 1) for slot, score in returns])
 
 
-def get_returns(episodes: Sequence[SlotEpisode]) -> list[float]:
+def get_returns(episodes: Sequence[EndedEpisode]) -> list[float]:
     return [episode.episode_return for episode in episodes]
 
 

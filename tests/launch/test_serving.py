@@ -27,7 +27,7 @@ from relaax_like.launch.rlx_server import make_rlx_server
 from relaax_like.launch.saved_policy import SavedPolicy, read_snapshot
 from relaax_like.launch.serving import PlayedEpisodes
 from relaax_like.parameter_server.snapshots import Snapshots
-from relaax_like.rlx_server.transition import SlotEpisode
+from relaax_like.rlx_server.transition import EndedEpisode
 from relaax_like.wire.errors import NotAllowedError, ProtocolError
 from relaax_like.wire.spaces import Box, Discrete
 
@@ -62,8 +62,8 @@ def test_a_training_client_gets_what_the_run_s_own_agents_do(name: str, tmp_path
 def test_the_progress_line_has_the_mean_of_the_newest_episodes() -> None:
     played = PlayedEpisodes(window=2)
     assert played.format(0) == "clients 0 | 0 episodes"
-    played.add([SlotEpisode(0, 100.0, 5), SlotEpisode(1, 2.0, 5)])
-    played.add([SlotEpisode(0, 3.0, 5)])
+    played.add([EndedEpisode(0, 100.0, 5), EndedEpisode(1, 2.0, 5)])
+    played.add([EndedEpisode(0, 3.0, 5)])
     assert played.format(4) == "clients 4 | 3 episodes | mean return 2.5 (last 2)"
 
 

@@ -23,7 +23,7 @@ from relaax_like.learn.replayed import make_table
 from relaax_like.replay import Hindsight
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.rlx_server.slots import SlotSpec
-from relaax_like.rlx_server.transition import Transition
+from relaax_like.rlx_server.transition import ReceivedStep
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 FOLDER = Path(__file__).parents[2] / "algorithms" / "dqn"
@@ -155,10 +155,10 @@ def test_a_terminated_episode_needs_its_last_observation(hindsight, exploit) -> 
         spaces = config.observation_spaces, config.action_spaces
         slots = host.make_slot_agents(SlotSpec(*spaces, 2, client_id="x", exploit=exploit))
         seen = {name: np.zeros((2, 3), np.float32) for name in config.observation_spaces}
-        slots.observe(Transition(observations=seen))
+        slots.observe(ReceivedStep(observations=seen))
         slots.decide(host.predict([slots.request()])[0])
         ended, rewards = np.array([False, True]), np.zeros((2, 1), np.float32)
-        last = Transition(observations=seen, rewards=rewards, terminated=ended, ended=ended)
+        last = ReceivedStep(observations=seen, rewards=rewards, terminated=ended, ended=ended)
         last = last._replace(truncated=np.zeros(2, bool))
         if hindsight is not None and not exploit:
             with pytest.raises(InvalidInputError, match="final_observations: missing, but slot 1"):

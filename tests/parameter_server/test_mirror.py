@@ -29,7 +29,7 @@ from support.threads import wait_until
 
 from relaax_like.parameter_server import mirror as mirror_module
 from relaax_like.parameter_server import mirror_remote
-from relaax_like.parameter_server.mirror import Mirror, fetch_newest, find_newest_step
+from relaax_like.parameter_server.mirror import SnapshotMirror, fetch_newest, find_newest_step
 from relaax_like.parameter_server.snapshots import Snapshots, read_best, read_latest
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
@@ -123,11 +123,11 @@ def save(snapshots: Snapshots, version: int, score: float | None = None, big: bo
     return snapshots.save(make_state(version, version, layout), score)
 
 
-def wait_newest(mirror: Mirror, version: int) -> None:
+def wait_newest(mirror: SnapshotMirror, version: int) -> None:
     wait_until(lambda: mirror.newest_global_t == version, f"a copy of {version}")
 
 
-def wait_error(mirror: Mirror) -> str:
+def wait_error(mirror: SnapshotMirror) -> str:
     wait_until(lambda: mirror.error != "", "a failure")
     return mirror.error
 
@@ -135,7 +135,7 @@ def wait_error(mirror: Mirror) -> str:
 def copy(url: str, folder: Path, *versions: int, **options: Any) -> None:
     """Saves snapshots, each copied before the next one."""
     with Snapshots(folder, keep=1) as snapshots:
-        mirror = Mirror(url, **options)
+        mirror = SnapshotMirror(url, **options)
         for version in versions:
             mirror.offer(save(snapshots, version))
             wait_newest(mirror, version)
@@ -166,7 +166,7 @@ def test_gradients_that_are_held_back_go_along(folder: Path, tmp_path: Path) -> 
     state = dataclasses.replace(make_state(), pending=held)
     url = f"file://{tmp_path}/elsewhere"
     with Snapshots(folder) as snapshots:
-        mirror = Mirror(url)
+        mirror = SnapshotMirror(url)
         mirror.offer(snapshots.save(state))
         mirror.close(60)
         assert (mirror.newest_global_t, mirror.error) == (10, "")
@@ -179,7 +179,7 @@ def test_same_newest_and_best_stay_at_the_other_end(url: str, folder: Path, tmp_
     with Snapshots(folder, keep=1) as snapshots:
         for version, score in [(1, 1.0), (2, 9.0), (3, None), (4, 5.0), (5, 4.0), (6, None)]:
             # Opened again: what is known of the older ones comes from there.
-            mirror = Mirror(url, keep=2, keep_best=2)
+            mirror = SnapshotMirror(url, keep=2, keep_best=2)
             mirror.offer(save(snapshots, version, score))
             mirror.close(60)
             assert mirror.newest_global_t == version
@@ -194,7 +194,7 @@ def test_long_files_go_to_s3_in_parts(
     monkeypatch.setitem(mirror_remote._S3_PARTS, "chunksize", 5 << 20)  # the least of S3
     state = make_state(1, 1, make_layout(1_000_000))
     with Snapshots(folder) as snapshots:
-        mirror = Mirror(s3_url)
+        mirror = SnapshotMirror(s3_url)
         mirror.offer(snapshots.save(state))
         mirror.close(60)
     store = Store(s3_url)
@@ -209,7 +209,7 @@ def test_offered_again_is_not_written_again(tmp_path: Path, folder: Path) -> Non
     copy(url, folder, 1)
     (values,) = (tmp_path / "elsewhere").glob("*/values.npy")
     before = values.stat()
-    mirror = Mirror(url)
+    mirror = SnapshotMirror(url)
     mirror.offer(folder / list_snapshots(folder)[0])
     mirror.close(60)
     assert mirror.newest_global_t == 1
@@ -221,7 +221,7 @@ def test_other_snapshot_of_the_same_name_is_replaced(
 ) -> None:
     copy(url, folder, 1)
     with Snapshots(tmp_path / "other") as snapshots:
-        mirror = Mirror(url)
+        mirror = SnapshotMirror(url)
         mirror.offer(snapshots.save(make_state(1, 1), score=5.0))
         mirror.close(60)
     fetch_newest(url, tmp_path / "new")
@@ -340,7 +340,7 @@ def test_refusing_mirror_is_told_once_and_gets_the_newest_when_it_is_back(
     caplog.set_level(logging.INFO)
     line.refuse()
     with Snapshots(folder, keep=1) as snapshots:
-        mirror = Mirror(s3_url, file_timeout_sec=5.0)
+        mirror = SnapshotMirror(s3_url, file_timeout_sec=5.0)
         for version in (1, 2, 3):
             mirror.offer(save(snapshots, version))
             wait_error(mirror)
@@ -366,7 +366,7 @@ def test_one_line_for_many_failures(
     elsewhere.write_text("no folder")
     with Snapshots(folder) as snapshots:
         path = save(snapshots, 1)
-        mirror = Mirror(f"file://{elsewhere}")
+        mirror = SnapshotMirror(f"file://{elsewhere}")
         mirror.offer(path)
         assert "Not a directory" in wait_error(mirror)
         elsewhere.unlink()
@@ -383,7 +383,7 @@ def test_hanging_mirror_holds_nobody_up_and_newer_ones_replace_the_one_that_wait
 ) -> None:
     caplog.set_level(logging.INFO)
     with Snapshots(folder, keep=1) as snapshots:
-        mirror = Mirror(s3_url, keep=9, file_timeout_sec=1.5)
+        mirror = SnapshotMirror(s3_url, keep=9, file_timeout_sec=1.5)
         mirror.offer(save(snapshots, 1))
         wait_newest(mirror, 1)
         # The first one might have been slow, and so a failure that was made good.
@@ -408,7 +408,7 @@ def test_line_that_breaks_in_the_middle_leaves_the_one_before(
     s3_url: str, line: Line, folder: Path, tmp_path: Path, sent_bytes: int
 ) -> None:
     with Snapshots(folder, keep=1) as snapshots:
-        mirror = Mirror(s3_url, keep=1, file_timeout_sec=5.0)
+        mirror = SnapshotMirror(s3_url, keep=1, file_timeout_sec=5.0)
         mirror.offer(save(snapshots, 1, big=True))
         wait_newest(mirror, 1)
         line.break_after(sent_bytes)
@@ -423,7 +423,7 @@ def test_line_that_breaks_in_the_middle_leaves_the_one_before(
     assert_same(read_latest(tmp_path / "new"), make_state(newest, newest, BIG))
 
     with Snapshots(folder, keep=1) as snapshots:
-        mirror = Mirror(s3_url, keep=1)
+        mirror = SnapshotMirror(s3_url, keep=1)
         mirror.offer(save(snapshots, 3, big=True))
         mirror.close(60)
     assert len(Store(s3_url).find()) == 4  # no half is left
@@ -475,7 +475,7 @@ def test_snapshot_deleted_while_it_waits_is_copied_nevertheless(
 ) -> None:
     line.hang()
     with Snapshots(folder, keep=1) as snapshots:
-        mirror = Mirror(s3_url)
+        mirror = SnapshotMirror(s3_url)
         path = save(snapshots, 1, big=True)
         mirror.offer(path)
         save(snapshots, 2)
@@ -494,7 +494,7 @@ def test_file_system_without_deadlines_that_hangs_is_waited_for(
         pipe = tmp_path / "elsewhere" / path.name / "manifest.json"
         pipe.parent.mkdir()
         os.mkfifo(pipe)  # reading from it hangs
-        mirror = Mirror(f"file://{tmp_path}/elsewhere", file_timeout_sec=0.1)
+        mirror = SnapshotMirror(f"file://{tmp_path}/elsewhere", file_timeout_sec=0.1)
         mirror.offer(path)
         assert "no answer in 0.1 s" in wait_error(mirror)
         wait_until(lambda: "still hangs" in mirror.error, "the same call")
@@ -536,7 +536,7 @@ def test_process_ends_although_the_mirror_hangs(folder: Path) -> None:
 def test_last_one_is_copied_at_the_end(s3_url: str, line: Line, folder: Path) -> None:
     line.refuse()
     with Snapshots(folder) as snapshots:
-        mirror = Mirror(s3_url)
+        mirror = SnapshotMirror(s3_url)
         mirror.offer(save(snapshots, 1))
         wait_error(mirror)
         mirror.offer(save(snapshots, 2))
@@ -549,7 +549,7 @@ def test_last_one_is_copied_at_the_end(s3_url: str, line: Line, folder: Path) ->
 
 
 def test_offer_of_what_is_not_there_is_told_and_harms_nobody(tmp_path: Path) -> None:
-    mirror = Mirror(f"file://{tmp_path}/elsewhere")
+    mirror = SnapshotMirror(f"file://{tmp_path}/elsewhere")
     mirror.offer(tmp_path / "cp-none")
     assert "cp-none/manifest.json" in wait_error(mirror)
     mirror.close(60)
@@ -567,7 +567,7 @@ class TellingFileSystem(fsspec.AbstractFileSystem):
 def test_password_is_never_shown(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     fsspec.register_implementation("telling", TellingFileSystem, clobber=True)
     with Snapshots(folder) as snapshots:
-        mirror = Mirror(f"telling://user:half%2F{SECRET}@host/runs")
+        mirror = SnapshotMirror(f"telling://user:half%2F{SECRET}@host/runs")
         path = save(snapshots, 1)
         mirror.offer(path)
         error = wait_error(mirror)
@@ -603,7 +603,7 @@ def test_a_password_with_any_character_is_hidden(password: str) -> None:
     ],
 )
 def test_url_that_cannot_be_used_is_refused_at_once(url: str, message: str, folder: Path) -> None:
-    for use in (lambda: Mirror(url), lambda: fetch_newest(url, folder)):
+    for use in (lambda: SnapshotMirror(url), lambda: fetch_newest(url, folder)):
         with pytest.raises(ConfigError, match=message) as caught:
             use()
         assert SECRET not in str(caught.value)
@@ -612,9 +612,9 @@ def test_url_that_cannot_be_used_is_refused_at_once(url: str, message: str, fold
 def test_missing_package_names_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(ConfigError, match=r"s3://bucket/a needs .*'relaax_like\[mirror\]'"):
-        Mirror("s3://bucket/a")
+        SnapshotMirror("s3://bucket/a")
 
 
 def test_keeping_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="keep: 0"):
-        Mirror("memory://a", keep=0)
+        SnapshotMirror("memory://a", keep=0)

@@ -24,7 +24,7 @@ from support.rlx import (
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.client_log import LogBudget
-from relaax_like.rlx_server.connection import Connection
+from relaax_like.rlx_server.connection import ServerConnection
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.framing import HEADER, pack_frame
 
@@ -315,7 +315,7 @@ def test_new_connections_of_an_address_with_very_many_failures_are_read_later():
         assert server.get_reading_delay("10.0.0.2") == 0
         server.get_reading_delay = lambda address: 0.5
         session, transport = Listener(), Transport()
-        later = Connection(server, session)
+        later = ServerConnection(server, session)
         later.connection_made(transport)
         feed(later, pack_frame(b"a"))
         assert not transport.reading

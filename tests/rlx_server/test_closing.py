@@ -9,7 +9,7 @@ from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.rlx_server.plain_slots import PlainSlots
 from relaax_like.rlx_server.session import Session
 from relaax_like.rlx_server.slots import AgentFailure
-from relaax_like.rlx_server.transition import Transition
+from relaax_like.rlx_server.transition import ReceivedStep
 from relaax_like.wire.errors import InvalidInputError, NotAllowedError
 from relaax_like.wire.spaces import Discrete
 
@@ -111,5 +111,5 @@ def test_only_a_mistake_of_the_agent_is_to_be_corrected_in_its_code(error, is_ow
     spaces = {"observation": Discrete(n=2)}, {"action": Discrete(n=2)}
     slots = PlainSlots(lambda client: Agent(), [Part()], *spaces)
     with pytest.raises(AgentFailure, match=str(error)) as raised:
-        slots.step(Transition(observations={"observation": np.zeros(1, np.int64)}))
+        slots.step(ReceivedStep(observations={"observation": np.zeros(1, np.int64)}))
     assert ("correct the agent's code" in str(raised.value)) is is_own

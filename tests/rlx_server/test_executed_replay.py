@@ -17,7 +17,7 @@ from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.learn.replayed import make_table
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.rlx_server.slots import SlotSpec
-from relaax_like.rlx_server.transition import Transition
+from relaax_like.rlx_server.transition import ReceivedStep
 
 SLOTS, STEPS = 2, 3
 
@@ -64,7 +64,7 @@ def test_they_are_steps_like_all_others_with_the_executed_actions(history: int) 
     executed: Any = None
     for step in range(2 * STEPS + 1):
         seen = {"observation": np.full((SLOTS, 2), step, np.float32)}
-        first = Transition(
+        first = ReceivedStep(
             observations=seen,
             rewards=None if step == 0 else np.full((SLOTS, 1), step, np.float32),
             terminated=None if step == 0 else np.zeros(SLOTS, bool),

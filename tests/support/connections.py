@@ -6,7 +6,7 @@ import logging
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.client_log import ClientLog
-from relaax_like.rlx_server.connection import Connection
+from relaax_like.rlx_server.connection import ServerConnection
 from relaax_like.rlx_server.points import ClientPoints
 from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
 from relaax_like.rlx_server.server import RlxServer
@@ -83,7 +83,7 @@ def make_connection(session):
         idle_timeout_sec=10,
     )
     server.loop = asyncio.get_running_loop()
-    connection = Connection(server, session)
+    connection = ServerConnection(server, session)
     transport = Transport()
     connection.connection_made(transport)
     return connection, transport

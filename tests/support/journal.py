@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from relaax_like.core.journal.check import Cut, check_journal, cut_journal
+from relaax_like.core.journal.check import JournalCut, check_journal, cut_journal
 from relaax_like.core.journal.files import HEADER_BYTES, RECORD_BYTES
 from relaax_like.core.journal.journal import Journal
 from relaax_like.core.journal.reader import Damage, JournalReader
@@ -49,7 +49,7 @@ def read(directory: Path, from_index: int = 0) -> tuple[list[bytes], Damage | No
     return payloads, reader.torn
 
 
-def cut(directory: Path) -> Cut | None:
+def cut(directory: Path) -> JournalCut | None:
     """Cuts a journal at its first damage; None: there is none."""
     damage = check_journal(directory).damage
     return None if damage is None else cut_journal(directory, damage)

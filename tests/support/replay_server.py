@@ -17,7 +17,7 @@ from relaax_like.rlx_server.json_codec import JsonCodec
 from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
 from relaax_like.rlx_server.session import Session
 from relaax_like.rlx_server.slots import Decision, Slots
-from relaax_like.rlx_server.transition import Transition
+from relaax_like.rlx_server.transition import ReceivedStep
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import ProtocolError
 from relaax_like.wire.framing import HEADER, MAX_MESSAGE_BYTES
@@ -40,7 +40,7 @@ class Recorded(Slots):
 
     def __init__(self, codec: Codec, answers: Sequence[rlx_pb2.ServerMessage]):
         self.hello = rlx_pb2.Hello()
-        self.steps: list[Transition] = []
+        self.steps: list[ReceivedStep] = []
         self._answers = deque(one.actions for one in answers if one.HasField("actions"))
         limits: dict[str, Any] = {"max_slots": 64, "max_message_bytes": MAX_MESSAGE_BYTES}
         self.session = Session("recorded", self._meet, NullMetrics(), **limits)
@@ -56,7 +56,7 @@ class Recorded(Slots):
         assert isinstance(answer, bytes)
         return answer
 
-    def step(self, transition: Transition) -> Decision:
+    def step(self, transition: ReceivedStep) -> Decision:
         """See `Slots`."""
         self.steps.append(transition)
         answer = self._answers.popleft()
@@ -147,6 +147,6 @@ def _spell(value: Any) -> Any:
         return value.dtype.str, value.tolist()
     if isinstance(value, Mapping):
         return {name: _spell(one) for name, one in value.items()}
-    if isinstance(value, Transition):
+    if isinstance(value, ReceivedStep):
         return _spell(value._asdict())
     return value

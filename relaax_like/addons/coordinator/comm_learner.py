@@ -20,7 +20,7 @@ from relaax_like.addons.coordinator.comm_hooks import SendLearnInfoHook, SendPol
 from relaax_like.addons.coordinator.job import validate_name
 from relaax_like.addons.coordinator.slave import LearnerSlave, find_callbacks
 from relaax_like.addons.coordinator.tasks import TaskFail
-from relaax_like.learn.base_learner import BaseLearner, Policy
+from relaax_like.learn.base_learner import BaseLearner, TrainedPolicy
 from relaax_like.learn.hooks import LearnerHook
 from relaax_like.wire.array_file import write_arrays
 from relaax_like.wire.errors import ConfigError, RelaaxError
@@ -156,8 +156,8 @@ class BaseCommLearner(abc.ABC):
         return learner
 
 
-def _select_learn_mode(policy: Any) -> Policy:
-    found: Policy = getattr(policy, "learn_mode", policy)
+def _select_learn_mode(policy: Any) -> TrainedPolicy:
+    found: TrainedPolicy = getattr(policy, "learn_mode", policy)
     return found
 
 

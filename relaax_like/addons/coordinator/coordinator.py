@@ -18,7 +18,7 @@ from relaax_like.addons.coordinator.job import (
     MAX_TAIL_BYTES,
     Attempt,
     Job,
-    State,
+    JobState,
     validate_key,
     validate_name,
     validate_size,
@@ -243,14 +243,14 @@ class Coordinator(Closing):
         """
         with self._lock:
             job = self._find_job(job_id)
-            if job.state is State.CANCELLED:  # the first reply was lost
+            if job.state is JobState.CANCELLED:  # the first reply was lost
                 return
             if job.state.has_ended:
                 raise RefusedAttemptError(
                     f"job {job_id} has already ended: {job.state}; only a job that is queued or "
                     "running can be cancelled"
                 )
-            attempt = job.attempt if job.state is State.RUNNING else None
+            attempt = job.attempt if job.state is JobState.RUNNING else None
             self._queue.cancel(job)
             logger.info("job %d: cancelled", job.id)
             slave = self._slaves.get(job.slave)
@@ -583,7 +583,7 @@ class Coordinator(Closing):
     def _lose(self, attempt: Attempt, reason: str) -> None:
         """Ends an attempt whose slave is lost; see `JobQueue.end`. Ignores older attempts."""
         if self._queue.is_newest(attempt):
-            self._queue.end(attempt, State.QUEUED, reason, "")
+            self._queue.end(attempt, JobState.QUEUED, reason, "")
             logger.warning(
                 "%s: %s; the job is %s", attempt, reason, self._find_job(attempt.job).state
             )
@@ -600,9 +600,9 @@ class Coordinator(Closing):
     def _end(self, slave_name: str, ended: pb.Ended) -> bool:
         attempt = Attempt.of(ended.attempt)
         states = {
-            pb.Ended.DONE: State.DONE,
-            pb.Ended.FAILED: State.FAILED,
-            pb.Ended.STOPPED: State.QUEUED,
+            pb.Ended.DONE: JobState.DONE,
+            pb.Ended.FAILED: JobState.FAILED,
+            pb.Ended.STOPPED: JobState.QUEUED,
         }
         if ended.outcome not in states:
             known = ", ".join(f"{number} ({pb.Ended.Outcome.Name(number)})" for number in states)
@@ -636,14 +636,14 @@ class Coordinator(Closing):
             reason=job.reason or self._explain(job),
         )
         slave = self._slaves.get(job.slave)
-        if job.state is State.RUNNING and slave is not None and slave.attempt == job.attempt:
+        if job.state is JobState.RUNNING and slave is not None and slave.attempt == job.attempt:
             info.progress = slave.progress
         if in_full:
             info.tail, info.config = job.tail, job.config
         return info
 
     def _explain(self, job: Job) -> str:
-        if job.state is not State.QUEUED:
+        if job.state is not JobState.QUEUED:
             return ""
         runners = [slave for slave in self._slaves.values() if slave.runs_jobs]
         if not runners:
@@ -704,7 +704,7 @@ class Coordinator(Closing):
     def _fail_start(self, slave: _Slave, attempt: Attempt, payload: Mapping[str, Any]) -> None:
         if self._is_of(attempt, slave.name):
             reason = f"slave {slave.name} could not start it: {payload['message']}"[:MAX_REASON]
-            state = State.QUEUED if payload.get("busy") else State.FAILED
+            state = JobState.QUEUED if payload.get("busy") else JobState.FAILED
             self._queue.end(attempt, state, reason, "")
             logger.warning("%s: %s", attempt, reason)
         if payload.get("busy"):
@@ -743,7 +743,7 @@ class Coordinator(Closing):
                 and self._is_of(attempt, slave.name)
             ):
                 reason = f"no progress for {self._stall_sec:g} s on slave {slave.name}"
-                self._queue.end(attempt, State.FAILED, reason, "")
+                self._queue.end(attempt, JobState.FAILED, reason, "")
                 logger.warning("%s: %s", attempt, reason)
                 self._send(slave, CLOSE, {"job": attempt.job, "attempt": attempt.number})
         if now - self._started > self._silence_sec:
@@ -770,7 +770,7 @@ class Coordinator(Closing):
     def _queue_lost_jobs(self) -> None:
         """Queues jobs again whose slaves did not return after a restart of the coordinator."""
         for job in list(self._queue):
-            if job.state is not State.RUNNING:
+            if job.state is not JobState.RUNNING:
                 continue
             slave = self._slaves.get(job.slave)
             if slave is None or slave.attempt != job.attempt:

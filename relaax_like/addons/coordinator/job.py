@@ -26,7 +26,7 @@ MAX_LOSSES = 20
 _KEY = re.compile(r"[A-Za-z0-9]{16,64}")
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     """State of a job."""
 
     QUEUED = "queued"
@@ -38,7 +38,7 @@ class State(StrEnum):
     @property
     def has_ended(self) -> bool:
         """Whether the state is final."""
-        return self in (State.DONE, State.FAILED, State.CANCELLED)
+        return self in (JobState.DONE, JobState.FAILED, JobState.CANCELLED)
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Job:
       config: the resolved experiment, as JSON; "" once the job has ended.
       algorithm: name of the algorithm that a slave needs.
       environment: name of the environment that a slave needs.
-      state: see `State`.
+      state: see `JobState`.
       attempts: number of attempts begun so far.
       failures: number of attempts that ended as FAILED.
       losses: number of attempts since the newest version that ended because their slave was lost,
@@ -95,7 +95,7 @@ class Job:
     config: str
     algorithm: str
     environment: str
-    state: State = State.QUEUED
+    state: JobState = JobState.QUEUED
     attempts: int = 0
     failures: int = 0
     losses: int = 0

@@ -22,7 +22,7 @@ from relaax_like.addons.coordinator.job import (
     MAX_LOSSES,
     Attempt,
     Job,
-    State,
+    JobState,
 )
 from relaax_like.wire import failpoints
 from relaax_like.wire.errors import (
@@ -111,7 +111,7 @@ class JobQueue:
 
     def list_queued(self) -> list[Job]:
         """Returns the jobs that wait for a slave, in the order of their ids."""
-        return [job for job in self._jobs.values() if job.state is State.QUEUED]
+        return [job for job in self._jobs.values() if job.state is JobState.QUEUED]
 
     def submit(self, key: str, name: str, config: str, algorithm: str, environment: str) -> Job:
         """Adds a job; with a key that was used before, returns the job with this key.
@@ -141,8 +141,8 @@ class JobQueue:
 
     def begin(self, job: Job, slave: str) -> Attempt:
         """Assigns a queued job to a slave; returns the new attempt."""
-        assert job.state is State.QUEUED, job
-        self._change(job, state=State.RUNNING, attempts=job.attempts + 1, slave=slave, reason="")
+        assert job.state is JobState.QUEUED, job
+        self._change(job, state=JobState.RUNNING, attempts=job.attempts + 1, slave=slave, reason="")
         return job.attempt
 
     def add_version(self, attempt: Attempt, step: int) -> int:
@@ -151,7 +151,7 @@ class JobQueue:
         self._change(job, version=job.version + 1, step=step, losses=0)
         return job.version
 
-    def end(self, attempt: Attempt, state: State, reason: str, tail: str) -> None:
+    def end(self, attempt: Attempt, state: JobState, reason: str, tail: str) -> None:
         """Ends an attempt.
 
         Args:
@@ -163,14 +163,14 @@ class JobQueue:
           tail: end of its output.
         """
         job = self._get_running(attempt)
-        failures = job.failures + (state is State.FAILED)
-        losses = job.losses + (state is State.QUEUED)
-        if state is not State.DONE:
-            state = State.QUEUED
+        failures = job.failures + (state is JobState.FAILED)
+        losses = job.losses + (state is JobState.QUEUED)
+        if state is not JobState.DONE:
+            state = JobState.QUEUED
             if failures >= MAX_FAILURES:
-                state = State.FAILED
+                state = JobState.FAILED
             elif losses >= MAX_LOSSES:
-                state = State.FAILED
+                state = JobState.FAILED
                 reason = f"lost {losses} slaves in a row without a new version: {reason}"
         tail = tail or job.tail
         self._change(job, state=state, failures=failures, losses=losses, reason=reason, tail=tail)
@@ -178,12 +178,12 @@ class JobQueue:
     def cancel(self, job: Job) -> None:
         """Cancels a job that has not ended; results of its attempt are refused from now on."""
         assert not job.state.has_ended, job
-        self._change(job, state=State.CANCELLED, reason="cancelled")
+        self._change(job, state=JobState.CANCELLED, reason="cancelled")
 
     def is_newest(self, attempt: Attempt) -> bool:
         """Returns whether an attempt is the newest of a job that is running."""
         job = self._jobs.get(attempt.job)
-        return job is not None and job.state is State.RUNNING and job.attempt == attempt
+        return job is not None and job.state is JobState.RUNNING and job.attempt == attempt
 
     def close(self) -> None:
         """Closes the file; an error is logged."""
@@ -230,7 +230,7 @@ class JobQueue:
             if zlib.crc32(text.encode()) != crc:
                 raise ValueError(f"job {job_id} has another checksum")
             fields = json.loads(text)
-            self._add(Job(**{**fields, "state": State(fields["state"])}))
+            self._add(Job(**{**fields, "state": JobState(fields["state"])}))
 
     def _add(self, job: Job) -> None:
         self._jobs[job.id] = job

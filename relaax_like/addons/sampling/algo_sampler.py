@@ -111,7 +111,9 @@ class AlgoSampler(AlgoWorker):
         parts: dict[int, Buffer] = {}
         slots, limit = self._env_slots.slots, self._max_episode_steps
         history, goes_on = self._history, lambda: len(parts) < slots
-        player = _Player(self, self._env_slots, history, parts.setdefault, goes_on, do_eval)
+        player = _TrajectoryPlayer(
+            self, self._env_slots, history, parts.setdefault, goes_on, do_eval
+        )
         Interactor(
             self._env_slots,
             player,
@@ -155,7 +157,7 @@ class AlgoSampler(AlgoWorker):
         return buffer
 
 
-class _Player:
+class _TrajectoryPlayer:
     """The agent of an `Interactor`'s environments; passes complete trajectories to `take`."""
 
     def __init__(

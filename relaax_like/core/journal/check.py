@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from relaax_like.core.journal.files import Segment, get_size, list_segments
+from relaax_like.core.journal.files import SegmentFile, get_size, list_segments
 from relaax_like.core.journal.head import Claim, JournalHead, path_of_head
 from relaax_like.core.journal.reader import (
     Damage,
@@ -57,7 +57,7 @@ class JournalReport:
 
 
 @dataclass(frozen=True)
-class Cut:
+class JournalCut:
     """What `cut_journal` moved into another folder.
 
     Attributes:
@@ -99,14 +99,16 @@ def check_journal(directory: Path) -> JournalReport:
     return JournalReport(tuple(reports), first)
 
 
-def _report(segment: Segment, reader: SegmentReader | None, damage: Damage | None) -> SegmentReport:
+def _report(
+    segment: SegmentFile, reader: SegmentReader | None, damage: Damage | None
+) -> SegmentReport:
     state = "whole" if damage is None else "torn" if damage.torn else "damaged"
     records = reader.index - segment.first_index if reader else 0
     size = get_size(segment)
     return SegmentReport(segment.path, segment.first_index, records, size, state)
 
 
-def cut_journal(directory: Path, damage: Damage, unusable: Sequence[Path] = ()) -> Cut:
+def cut_journal(directory: Path, damage: Damage, unusable: Sequence[Path] = ()) -> JournalCut:
     """Cuts a journal at a damage; everything after it is moved to `cut-INDEX-N` in its folder.
 
     Until the cut is complete, the journal still counts as damaged, so the cut can be repeated.
@@ -138,7 +140,7 @@ def cut_journal(directory: Path, damage: Damage, unusable: Sequence[Path] = ()) 
             f"read and write there and in {directory.parent}, and that the disk has space, then "
             "try again"
         ) from error
-    return Cut(aside if aside.exists() else None, moved)
+    return JournalCut(aside if aside.exists() else None, moved)
 
 
 def _make_aside(directory: Path, index: int) -> Path:

@@ -38,7 +38,7 @@ _NEW = ".new"
 
 
 @dataclass(frozen=True)
-class Segment:
+class SegmentFile:
     """A segment's file.
 
     Attributes:
@@ -57,7 +57,7 @@ def path_of(directory: Path, first_index: int, confirmed: bool) -> Path:
     return directory / f"journal-{first_index:020d}.log{'' if confirmed else _NEW}"
 
 
-def list_segments(directory: Path) -> list[Segment]:
+def list_segments(directory: Path) -> list[SegmentFile]:
     """Returns the segments of a journal, oldest first; [] if there is no folder.
 
     Raises:
@@ -72,11 +72,11 @@ def list_segments(directory: Path) -> list[Segment]:
             f"{directory}: the journal's folder cannot be read: {error}; it must be a folder that "
             "this user can read. Correct that, or check the disk"
         ) from error
-    segments = (Segment(directory / n[0], int(n[1]), not n[2]) for n in names if n)
+    segments = (SegmentFile(directory / n[0], int(n[1]), not n[2]) for n in names if n)
     return sorted(segments, key=lambda segment: (segment.first_index, segment.path))
 
 
-def get_size(segment: Segment) -> int:
+def get_size(segment: SegmentFile) -> int:
     """Returns the size of a segment's file, in bytes.
 
     Raises:

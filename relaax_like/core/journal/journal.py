@@ -15,7 +15,7 @@ from pathlib import Path
 
 from relaax_like.core.journal.files import (
     HEADER_BYTES,
-    Segment,
+    SegmentFile,
     list_segments,
     pack_header,
     pack_record_header,
@@ -455,7 +455,7 @@ class Journal(Closing):
             _unlink([one for one in segments if one.path != self._files[-1].path])
         self._synced_bytes = self._written_bytes
 
-    def _read_end(self, segments: Sequence[Segment]) -> SegmentReader | None:
+    def _read_end(self, segments: Sequence[SegmentFile]) -> SegmentReader | None:
         """Finds where the records end; None if the journal must start over.
 
         Raises:
@@ -550,7 +550,7 @@ def _write(descriptor: int, buffers: list[memoryview]) -> int:
     return size
 
 
-def _unlink(segments: Sequence[Segment]) -> None:
+def _unlink(segments: Sequence[SegmentFile]) -> None:
     for segment in reversed(segments):
         segment.path.unlink(missing_ok=True)
 

@@ -17,7 +17,7 @@ from relaax_like.core.journal.files import (
     MARK,
     RECORD,
     RECORD_BYTES,
-    Segment,
+    SegmentFile,
     list_segments,
 )
 from relaax_like.core.journal.head import JournalHead
@@ -105,7 +105,7 @@ class SegmentReader(Closing):
       chain: chain after the records read so far.
     """
 
-    def __init__(self, segment: Segment):
+    def __init__(self, segment: SegmentFile):
         """Opens the file and reads its header.
 
         Raises:
@@ -314,7 +314,7 @@ class JournalReader:
             Damage(path, offset, self.end.index - 1, found, torn=False), self._directory
         )
 
-    def _select_segments(self) -> list[Segment]:
+    def _select_segments(self) -> list[SegmentFile]:
         segments = list_segments(self._directory)
         older = sum(segment.first_index <= self._from_index for segment in segments)
         if segments and not older:
@@ -324,7 +324,7 @@ class JournalReader:
             raise DamagedJournalError(damage, self._directory)
         return segments[max(0, older - 1) :]
 
-    def _validate_end(self, head: JournalHead, segments: Sequence[Segment]) -> None:
+    def _validate_end(self, head: JournalHead, segments: Sequence[SegmentFile]) -> None:
         """Checks that the journal contains all that its head claims.
 
         Raises:
@@ -371,7 +371,7 @@ def _describe_unreadable(error: OSError) -> str:
 
 
 def locate(
-    error: DamagedSegmentError, segments: Sequence[Segment], position: int, index: int
+    error: DamagedSegmentError, segments: Sequence[SegmentFile], position: int, index: int
 ) -> Damage:
     """Returns where a journal is damaged, and whether that is the torn end that a crash leaves.
 

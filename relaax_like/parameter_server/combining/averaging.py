@@ -7,7 +7,7 @@ from relaax_like.core.records import Push
 from relaax_like.parameter_server.combining.strategy import (
     CombiningState,
     CombiningStrategy,
-    Plan,
+    PushPlan,
 )
 
 # A client that has pushed no gradient for this time is no longer waited for.
@@ -30,7 +30,7 @@ class Averaging(CombiningStrategy):
         self._max_wait_sec = _MAX_WAIT_SEC if config.max_wait_sec is None else config.max_wait_sec
         self._last_push: dict[str, float] = {}
 
-    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
+    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> PushPlan:
         """See the base class."""
         if staleness:
             return self.drop(

@@ -18,7 +18,7 @@ from relaax_like.parameter_server.combining.strategy import (
     CombiningStrategy,
     Groups,
     Pending,
-    Plan,
+    PushPlan,
 )
 from relaax_like.parameter_server.combining.sync import Sync
 
@@ -103,14 +103,14 @@ class Combiner:
         self._state.held_back.begin({})
         return count
 
-    def plan(self, push: Push) -> Plan:
+    def plan(self, push: Push) -> PushPlan:
         """Returns the plan for a push, whose gradient is float32 or None."""
         if push.gradient is None:
-            return Plan(outcome="nothing")
+            return PushPlan(outcome="nothing")
         staleness = self._state.history.compute_staleness(push.gradient_version)
         return self.strategy.plan(push, push.gradient, staleness)
 
-    def replan(self, outcome: Outcome, takes_pending: bool, push: Push, reason: str) -> Plan:
+    def replan(self, outcome: Outcome, takes_pending: bool, push: Push, reason: str) -> PushPlan:
         """Returns the plan that led to a record of the journal.
 
         Args:
@@ -121,14 +121,14 @@ class Combiner:
         """
         gradient, held = push.gradient, self._state.held_back
         if gradient is None:
-            return Plan(outcome=outcome, reason=reason)
+            return PushPlan(outcome=outcome, reason=reason)
         if takes_pending:
             return held.plan_applying(push.groups, gradient)
         if outcome == "pending":
             return held.plan_holding(push.groups, gradient)
-        return Plan(outcome=outcome, gradient=gradient, effective=gradient)
+        return PushPlan(outcome=outcome, gradient=gradient, effective=gradient)
 
-    def note(self, plan: Plan, groups: Groups, values: Values) -> None:
+    def note(self, plan: PushPlan, groups: Groups, values: Values) -> None:
         """Notes an executed plan, and the values afterwards. Allocates nothing large."""
         self._state.held_back.note(plan, groups)
         if plan.effective is not None:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from relaax_like.core.records import Push
-from relaax_like.parameter_server.combining.strategy import CombiningStrategy, Plan
+from relaax_like.parameter_server.combining.strategy import CombiningStrategy, PushPlan
 
 
 class DelayCompensation(CombiningStrategy):
@@ -20,10 +20,10 @@ class DelayCompensation(CombiningStrategy):
         """See the base class."""
         return self.config.dc_history
 
-    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
+    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> PushPlan:
         """See the base class."""
         gradient = self._compensate(push, gradient)
-        return Plan(outcome="applied", gradient=gradient, effective=gradient)
+        return PushPlan(outcome="applied", gradient=gradient, effective=gradient)
 
     def _compensate(self, push: Push, gradient: np.ndarray) -> np.ndarray:
         """Returns g + lambda g*g*(w_now - w_then): equation 10 of arXiv 1609.08326."""

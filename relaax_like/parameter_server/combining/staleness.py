@@ -3,13 +3,13 @@
 import numpy as np
 
 from relaax_like.core.records import Push
-from relaax_like.parameter_server.combining.strategy import CombiningStrategy, Plan
+from relaax_like.parameter_server.combining.strategy import CombiningStrategy, PushPlan
 
 
 class Dropping(CombiningStrategy):
     """Drops every gradient; used for gradients that are too stale."""
 
-    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
+    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> PushPlan:
         """See the base class."""
         return self.drop(
             "the weights have changed more often since the gradient's version than "
@@ -36,7 +36,7 @@ class Bounded(CombiningStrategy):
         """See the base class."""
         return max(self._fresh.kept_values, self._stale.kept_values)
 
-    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
+    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> PushPlan:
         """See the base class."""
         chosen = self._fresh if staleness <= self._max_staleness else self._stale
         return chosen.plan(push, gradient, staleness)

@@ -32,7 +32,7 @@ class Pending:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class PushPlan:
     """What to do with one push.
 
     Attributes:
@@ -103,15 +103,15 @@ class HeldBack:
         held = self.pending.get(groups)
         return 0.0 if held is None else self._clock() - held.since
 
-    def plan_applying(self, groups: Groups, gradient: np.ndarray) -> Plan:
+    def plan_applying(self, groups: Groups, gradient: np.ndarray) -> PushPlan:
         """Returns the plan to apply the mean of a gradient and the held-back ones."""
         held = self.pending.get(groups)
         mean = gradient
         if held is not None:
             mean = (held.total + gradient) / np.float32(held.count + 1)
-        return Plan(outcome="applied", gradient=gradient, effective=mean, takes_pending=True)
+        return PushPlan(outcome="applied", gradient=gradient, effective=mean, takes_pending=True)
 
-    def plan_holding(self, groups: Groups, gradient: np.ndarray) -> Plan:
+    def plan_holding(self, groups: Groups, gradient: np.ndarray) -> PushPlan:
         """Returns the plan to hold back one more gradient."""
         held = self.pending.get(groups)
         if held is None:
@@ -119,9 +119,9 @@ class HeldBack:
             pending = Pending(gradient.copy(), 1, self._clock())
         else:
             pending = Pending(held.total + gradient, held.count + 1, held.since)
-        return Plan(outcome="pending", gradient=gradient, pending=pending)
+        return PushPlan(outcome="pending", gradient=gradient, pending=pending)
 
-    def note(self, plan: Plan, groups: Groups) -> None:
+    def note(self, plan: PushPlan, groups: Groups) -> None:
         """Notes an executed plan. Allocates nothing large."""
         if plan.pending is not None:
             self.pending[groups] = plan.pending
@@ -240,7 +240,7 @@ class CombiningStrategy(abc.ABC):
         return 1
 
     @abc.abstractmethod
-    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
+    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> PushPlan:
         """Returns the plan for a gradient.
 
         Only changes counts and the times of clients: `Combiner.note` notes the plan once it has
@@ -253,7 +253,7 @@ class CombiningStrategy(abc.ABC):
             gradient was computed.
         """
 
-    def drop(self, reason: str) -> Plan:
+    def drop(self, reason: str) -> PushPlan:
         """Returns the plan to drop a gradient, and counts it."""
         self.state.counts.dropped += 1
-        return Plan(outcome="dropped", reason=reason)
+        return PushPlan(outcome="dropped", reason=reason)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from relaax_like.core.records import Push
-from relaax_like.parameter_server.combining.strategy import CombiningStrategy, Plan
+from relaax_like.parameter_server.combining.strategy import CombiningStrategy, PushPlan
 
 # Client id of the learners' joint gradients.
 GROUP = "learner-group"
@@ -14,7 +14,7 @@ class Sync(CombiningStrategy):
 
     accepts_stale = False
 
-    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> Plan:
+    def plan(self, push: Push, gradient: np.ndarray, staleness: int) -> PushPlan:
         """See the base class."""
         if push.client_id != GROUP:
             return self.drop(
@@ -22,4 +22,4 @@ class Sync(CombiningStrategy):
                 "learners have made together; set it to sync for the agents, too, which must "
                 "derive from BatchAgent, or set it to fifo for the parameter server"
             )
-        return Plan(outcome="applied", gradient=gradient, effective=gradient)
+        return PushPlan(outcome="applied", gradient=gradient, effective=gradient)

@@ -17,7 +17,7 @@ _Newest = tuple[int, float | None, int | None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSummary:
+class RunResults:
     """The results of a run; numbers that are not known are None.
 
     Attributes:
@@ -43,7 +43,7 @@ class RunSummary:
     steps_per_sec: float | None
 
 
-def summarize_run(run: Run, target: float | None) -> RunSummary:
+def summarize_run(run: Run, target: float | None) -> RunResults:
     """Computes a run's numbers from its curves and its newest snapshot.
 
     Args:
@@ -58,7 +58,7 @@ def summarize_run(run: Run, target: float | None) -> RunSummary:
     reached = []
     if target is not None:
         reached = np.flatnonzero(means.values >= target).tolist()
-    return RunSummary(
+    return RunResults(
         run=run.name,
         seed=run.seed,
         steps=steps,

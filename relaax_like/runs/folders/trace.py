@@ -95,7 +95,7 @@ class CounterValues:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class TraceReport:
     """The times and counters of a traced run.
 
     Attributes:
@@ -169,7 +169,7 @@ def load_traces(folder: Path) -> tuple[list[ProcessTrace], list[str]]:
     return traces, skipped
 
 
-def compute_report(traces: Sequence[ProcessTrace]) -> Report:
+def compute_report(traces: Sequence[ProcessTrace]) -> TraceReport:
     """Computes where the time went, from one or more traces, each with at least one span."""
     start, stop, is_common = _find_window(traces)
     seconds = (stop - start) / 1e9
@@ -182,7 +182,7 @@ def compute_report(traces: Sequence[ProcessTrace]) -> Report:
         for (role, kind), members in kinds.items()
     ]
     cpu, cores = _measure_cpu(traces, start, stop)
-    return Report(
+    return TraceReport(
         window_sec=seconds,
         is_common=is_common,
         threads=tuple(sorted(threads, key=lambda thread: (thread.role, -thread.busy))),
@@ -192,7 +192,7 @@ def compute_report(traces: Sequence[ProcessTrace]) -> Report:
     )
 
 
-def format_report(report: Report) -> str:
+def format_report(report: TraceReport) -> str:
     """Formats the times as one table, and the counters as another."""
     lines = [
         f"{'thread':24} {'span':28} {'calls':>9} {'total s':>8} {'share':>6} {'own':>5} "
@@ -220,7 +220,7 @@ def format_report(report: Report) -> str:
     return "\n".join(lines)
 
 
-def find_bottleneck(report: Report) -> str:
+def find_bottleneck(report: TraceReport) -> str:
     """Returns one or two sentences: what limits the run, or that nothing stands out.
 
     Args:
@@ -242,7 +242,7 @@ def find_bottleneck(report: Report) -> str:
     )
 
 
-def _describe_limit(top: ThreadTime, report: Report) -> str:
+def _describe_limit(top: ThreadTime, report: TraceReport) -> str:
     subject = _subject(top)
     busy = f"busy {top.busy:.0%} of the time{_mostly(top)}"
     if top.role == "environment":

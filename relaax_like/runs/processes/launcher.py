@@ -134,10 +134,10 @@ class LocalLauncher:
                 target=_read_reports, args=(descriptor, take_report), daemon=True
             ).start()
         self._guardian.add(process.pid)
-        return _Child(process, self._guardian, read_output)
+        return _ChildProcess(process, self._guardian, read_output)
 
 
-class _Child:
+class _ChildProcess:
     """A child process."""
 
     is_recalled = False

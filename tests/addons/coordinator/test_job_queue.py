@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from relaax_like.addons.coordinator import job_queue
-from relaax_like.addons.coordinator.job import MAX_FAILURES, MAX_LOSSES, Attempt, Job, State
+from relaax_like.addons.coordinator.job import MAX_FAILURES, MAX_LOSSES, Attempt, Job, JobState
 from relaax_like.addons.coordinator.job_queue import JobQueue, QueueFullError
 from relaax_like.wire.errors import ConfigError, JournalError, ServerUnavailableError
 
@@ -43,13 +43,13 @@ def test_everything_survives_a_crash_after_each_change(tmp_path: Path) -> None:
     check()
     assert queue.add_version(attempt, 100) == 1
     check()
-    queue.end(attempt, State.DONE, "finished", "the tail")
+    queue.end(attempt, JobState.DONE, "finished", "the tail")
     check()
     queue.cancel(second)
     check()
-    queue.end(queue.begin(third, "slave-2"), State.FAILED, "status 3", "error: x")
+    queue.end(queue.begin(third, "slave-2"), JobState.FAILED, "status 3", "error: x")
     check()
-    assert [job.state for job in queue] == [State.DONE, State.CANCELLED, State.QUEUED]
+    assert [job.state for job in queue] == [JobState.DONE, JobState.CANCELLED, JobState.QUEUED]
     assert (first.version, first.step, first.tail, first.config) == (1, 100, "the tail", "")
     queue.close()
     reopened = JobQueue(folder)
@@ -72,11 +72,11 @@ def test_a_job_is_retried_twice_and_then_failed_with_its_tail(tmp_path: Path) ->
     queue = JobQueue(tmp_path)
     job = submit(queue)
     for number in range(1, MAX_FAILURES + 1):
-        assert job.state is State.QUEUED
+        assert job.state is JobState.QUEUED
         attempt = queue.begin(job, "slave")
         assert attempt == Attempt(job.id, number)
-        queue.end(attempt, State.FAILED, f"reason {number}", f"tail {number}")
-    assert (job.state, job.reason, job.tail) == (State.FAILED, "reason 3", "tail 3")
+        queue.end(attempt, JobState.FAILED, f"reason {number}", f"tail {number}")
+    assert (job.state, job.reason, job.tail) == (JobState.FAILED, "reason 3", "tail 3")
     assert not queue.is_newest(attempt)
     queue.close()
 
@@ -87,14 +87,14 @@ def test_a_lost_slave_is_no_failure_of_the_job_unless_many_are_lost_in_a_row(
     queue = JobQueue(tmp_path)
     job = submit(queue)
     for _ in range(MAX_LOSSES - 1):
-        queue.end(queue.begin(job, "slave"), State.QUEUED, "lost", "")
+        queue.end(queue.begin(job, "slave"), JobState.QUEUED, "lost", "")
     attempt = queue.begin(job, "slave")
     queue.add_version(attempt, 1)  # there was progress
-    queue.end(attempt, State.QUEUED, "lost", "")
+    queue.end(attempt, JobState.QUEUED, "lost", "")
     for _ in range(MAX_LOSSES - 1):
-        assert job.state is State.QUEUED
-        queue.end(queue.begin(job, "slave"), State.QUEUED, "lost", "")
-    assert job.state is State.FAILED
+        assert job.state is JobState.QUEUED
+        queue.end(queue.begin(job, "slave"), JobState.QUEUED, "lost", "")
+    assert job.state is JobState.FAILED
     assert "lost 20 slaves in a row" in job.reason
     queue.close()
 

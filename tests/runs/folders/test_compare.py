@@ -10,7 +10,7 @@ from support.snapshots import make_state
 from relaax_like.core.records import Episode
 from relaax_like.parameter_server.snapshots import Snapshots
 from relaax_like.parameter_server.statistics import Statistics
-from relaax_like.runs.folders.compare import RunSummary, find_mean_returns, summarize_run
+from relaax_like.runs.folders.compare import RunResults, find_mean_returns, summarize_run
 from relaax_like.runs.folders.runs import load_runs
 
 # Second, step, mean return. The window is ten episodes: the third point is the first over a whole
@@ -18,14 +18,14 @@ from relaax_like.runs.folders.runs import load_runs
 POINTS: Points = [(2, 100, 1.0), (4, 200, 99.0), (6, 300, 8.0), (8, 400, 6.0), (10, 500, 7.0)]
 
 
-def summarize(folder: Path, target: float | None = None) -> RunSummary:
+def summarize(folder: Path, target: float | None = None) -> RunResults:
     (run,) = load_runs([folder])
     return summarize_run(run, target)
 
 
 def test_the_numbers_of_a_run(tmp_path: Path) -> None:
     folder = make_run(tmp_path / "run", make_returns(POINTS, episodes_per_point=4), seed=3)
-    assert summarize(folder, 7.5) == RunSummary(
+    assert summarize(folder, 7.5) == RunResults(
         run="run",
         seed=3,
         steps=500,
@@ -87,7 +87,7 @@ def test_only_the_last_episodes_of_a_snapshot_count(tmp_path: Path) -> None:
 
 def test_a_run_that_has_only_begun_and_one_with_a_damaged_snapshot(tmp_path: Path) -> None:
     begun = make_run(tmp_path / "begun", {})
-    nothing = RunSummary(
+    nothing = RunResults(
         run="begun",
         seed=0,
         steps=0,

@@ -13,7 +13,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.launch.run import make_topology
 from relaax_like.runs.folders.chrome_trace import write_chrome_trace
 from relaax_like.runs.folders.trace import (
-    Report,
+    TraceReport,
     compute_own_times,
     compute_report,
     find_bottleneck,
@@ -75,7 +75,7 @@ def repeat(thread: str, seconds: float, *phases: tuple[str, float]) -> list[Span
     return spans
 
 
-def list_times(report: Report) -> dict[tuple[str, str, str], tuple[int, float, float, float]]:
+def list_times(report: TraceReport) -> dict[tuple[str, str, str], tuple[int, float, float, float]]:
     return {
         (t.role, t.thread, s.name): (
             s.calls,
