@@ -8,18 +8,21 @@ from pathlib import Path
 
 from support import broken_clients
 from support.cluster import find_command
+from support.here import refuse_here, run_here
 
 CART = [sys.executable, broken_clients.__file__]
 RELAAX = find_command("relaax")
 COMMAND = [RELAAX, "check-client"]
 
 
-def call(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=100)
+def call(*arguments: str, status: int = 0) -> str:
+    found, output = run_here("check-client", *arguments)
+    assert found == status, output
+    return output
 
 
 def test_the_checks_are_listed() -> None:
-    lines = call("--list").stdout.splitlines()
+    lines = call("--list").splitlines()
     assert len(lines) >= 60
     assert lines[0].startswith("frames.carrier ")
     assert lines[0].endswith("(docs/protocol.md#frames)")
@@ -29,18 +32,16 @@ def test_a_right_client_passes_and_a_broken_one_does_not(tmp_path: Path) -> None
     token = tmp_path / "token"
     token.write_text("0123456789abcdef0123456789abcdef")
     token.chmod(0o600)
-    done = call("--json", "--token-file", str(token), "--", *CART, "later_features")
-    assert done.returncode == 0, done
-    found = {one["id"]: one for one in json.loads(done.stdout)}
+    shown = call("--json", "--token-file", str(token), "--", *CART, "later_features")
+    found = {one["id"]: one for one in json.loads(shown)}
     assert found["hello.token"]["outcome"] == "passed"
     assert found["answers.silence"]["outcome"] == "not applicable"
-    done = call("--", *CART, "sends_nan")
-    assert done.returncode == 1, done
-    (line,) = (line for line in done.stdout.splitlines() if line.startswith("failed"))
+    lines = call("--", *CART, "sends_nan", status=1).splitlines()
+    (line,) = (line for line in lines if line.startswith("failed"))
     assert "steps.values" in line
     assert "expected: Observations are finite" in line
     assert "see docs/protocol.md#spaces" in line
-    assert ", 1 failed, " in done.stdout.splitlines()[-1]
+    assert ", 1 failed, " in lines[-1]
 
 
 def test_ctrl_c_ends_the_command_and_the_client() -> None:
@@ -61,7 +62,4 @@ def test_what_cannot_be_checked_is_refused() -> None:
         (["--bind", "nowhere"], "error: 'nowhere': port missing"),
         (["--token-file", "nothing", "--", *CART], "error: token file nothing"),
     ):
-        done = call(*arguments)
-        assert done.returncode == 2, done
-        assert done.stderr.startswith(text), done
-        assert done.stdout == ""
+        assert refuse_here("check-client", *arguments).startswith(text)

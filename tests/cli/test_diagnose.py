@@ -2,12 +2,11 @@
 
 import dataclasses
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from support.cluster import ROOT
+from support.here import refuse_here
 from support.hierarchy import FOLDER
 from support.rollouts import make_rollout
 from support.uncompiled import copy_uncompiled
@@ -171,10 +170,7 @@ def test_gradients_are_those_of_the_weights_in_the_file(run_dir):
 
 
 def test_the_command_names_a_folder_that_has_no_such_file(tmp_path):
-    command = [sys.executable, "-m", "relaax_like.cli.main", "diagnose", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2
-    assert "training_error.npz: no such file" in done.stderr
+    assert "training_error.npz: no such file" in refuse_here("diagnose", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`relaax plot`, `compare` and `eval` on real short runs. covers R15, R24, P23"""
 
+import contextlib
 import json
 import re
 import shutil
@@ -8,9 +9,9 @@ from collections.abc import Iterator
 import imageio.v3
 import numpy as np
 import pytest
-from support.cluster import TRACE, Cluster, Program, find_command
+from support.cluster import Cluster
+from support.here import run_here
 
-RELAAX = find_command("relaax")
 SHORT = ("--set", "environment.max_episode_steps=40")
 NAMES = ("slow-0", "slow-1", "fast")
 
@@ -19,7 +20,6 @@ NAMES = ("slow-0", "slow-1", "fast")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Two seeds with one learning rate and a run with another, of two thousand steps each."""
     with Cluster(tmp_path_factory.mktemp("runs")) as cluster:
-        programs = []
         for name in NAMES:
             sets = [
                 f"run_dir={name}",
@@ -29,23 +29,21 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
                 "learner.target_episodes=20",
             ]
             overrides = [part for text in sets for part in ("--set", text)]
-            argv = [RELAAX, "train", cluster.config, *overrides]
-            programs.append(cluster.start("train", argv))
-        for program in programs:
-            assert program.wait() == 0, program
+            call(cluster, "train", cluster.config, *overrides)
         yield cluster
 
 
-def call(cluster: Cluster, *arguments: object, status: int = 0) -> Program:
-    program = cluster.start("relaax", [RELAAX, *arguments])
-    assert program.wait() == status, program
-    assert TRACE not in program.output
-    return program
+def call(cluster: Cluster, *arguments: object, status: int = 0) -> list[str]:
+    """Runs `relaax` in the folder of the runs; returns the lines that it prints."""
+    with contextlib.chdir(cluster.folder):
+        found, output = run_here(*arguments)
+    assert found == status, output
+    return output.splitlines()
 
 
 def test_plot_draws_seeds_as_one_group(cluster: Cluster) -> None:
-    program = call(cluster, "plot", *NAMES, "--curve", "episode reward", "--smooth", 5)
-    assert program.lines[-1] == "curves.png: episode reward; slow (seeds 0, 1), fast"
+    lines = call(cluster, "plot", *NAMES, "--curve", "episode reward", "--smooth", 5)
+    assert lines[-1] == "curves.png: episode reward; slow (seeds 0, 1), fast"
     picture = imageio.v3.imread(cluster.folder / "curves.png")[..., :3]
     assert picture.shape == (660, 1080, 3)
     assert len(np.unique(picture.reshape(-1, 3), axis=0)) > 20
@@ -54,26 +52,26 @@ def test_plot_draws_seeds_as_one_group(cluster: Cluster) -> None:
 
 
 def test_plot_lists_the_curves(cluster: Cluster) -> None:
-    program = call(cluster, "plot", *NAMES, "--list")
+    lines = call(cluster, "plot", *NAMES, "--list")
     for name in ("Train/Return", "Optimizer/learning_rate/default", "episode reward"):
-        assert name in program.output
-    assert len([line for line in program.lines if "Train/Return " in line]) == 2  # and Episodes
-    assert re.search(r"0\.01 \(\d+ points?\) .* 0\.01 \(.* 0\.1 \(", program.output)
+        assert name in "\n".join(lines)
+    assert len([line for line in lines if "Train/Return " in line]) == 2  # and Episodes
+    assert re.search(r"0\.01 \(\d+ points?\) .* 0\.01 \(.* 0\.1 \(", "\n".join(lines))
 
 
 def test_compare_prints_a_column_per_group_and_what_differs(cluster: Cluster) -> None:
-    program = call(cluster, "compare", *NAMES, "--target", 10)
-    (line,) = [line for line in program.lines if "algorithm.learning_rate" in line]
+    lines = call(cluster, "compare", *NAMES, "--target", 10)
+    (line,) = [line for line in lines if "algorithm.learning_rate" in line]
     assert re.search(r"0\.01 .* 0\.1 ", line)
     for row in ("CartPole-v0", "bare_algorithm", "0, 1", "steps to 10", "seconds to 10"):
-        assert row in program.output
-    assert "mean [minimum, maximum]" in program.output
-    assert "run_dir" not in program.output
+        assert row in "\n".join(lines)
+    assert "mean [minimum, maximum]" in "\n".join(lines)
+    assert "run_dir" not in "\n".join(lines)
 
 
 def test_compare_in_json(cluster: Cluster) -> None:
-    program = call(cluster, "compare", *NAMES, "--json", "--target", 1e6)
-    (line,) = program.lines
+    lines = call(cluster, "compare", *NAMES, "--json", "--target", 1e6)
+    (line,) = lines
     found = json.loads(line)
     assert found["target"] == 1e6
     assert found["differences"] == {"algorithm.learning_rate": [0.01, 0.1]}
@@ -100,7 +98,7 @@ def test_compare_in_json(cluster: Cluster) -> None:
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )
 def test_mistakes_are_one_line(cluster: Cluster, arguments: tuple[str, ...], want: str) -> None:
-    (line,) = call(cluster, *arguments, status=2).lines
+    (line,) = call(cluster, *arguments, status=2)
     assert line.startswith("error: ")
     assert want in line
 
@@ -109,14 +107,14 @@ def test_eval_films_a_moved_run_and_prints_json(cluster: Cluster) -> None:
     shutil.copytree(cluster.folder / "fast", cluster.folder / "elsewhere" / "it's here")
     shutil.move(cluster.folder / "fast" / "checkpoints", cluster.folder / "hidden")
     try:
-        program = call(
+        lines = call(
             cluster,
             *("eval", "elsewhere/it's here", "--episodes", 3, "--json"),
             *("--video", "out.mp4", "--video-episodes", 2, *SHORT),
         )
     finally:
         shutil.move(cluster.folder / "hidden", cluster.folder / "fast" / "checkpoints")
-    (line,) = program.lines
+    (line,) = lines
     found = json.loads(line)
     low, high = found.pop("interval")
     assert low <= found["mean"] <= high
@@ -131,11 +129,9 @@ def test_eval_films_a_moved_run_and_prints_json(cluster: Cluster) -> None:
 
 
 def test_eval_tells_what_it_has_filmed(cluster: Cluster) -> None:
-    program = call(cluster, "eval", "fast", "--episodes", 1, "--video", "out.gif", *SHORT)
-    assert program.lines[0].startswith("mean return ")
-    match = re.fullmatch(
-        r"out\.gif: returns (\d+); (\d+) frames at 50 per second", program.lines[1]
-    )
-    assert match is not None, program
+    lines = call(cluster, "eval", "fast", "--episodes", 1, "--video", "out.gif", *SHORT)
+    assert lines[0].startswith("mean return ")
+    match = re.fullmatch(r"out\.gif: returns (\d+); (\d+) frames at 50 per second", lines[1])
+    assert match is not None, lines
     assert match[1] == match[2]
     assert (cluster.folder / "out.gif").stat().st_size > 1000

@@ -1,16 +1,19 @@
 """`relaax status`, `save`, `stop` and the page for Prometheus of a live server. covers R24"""
 
+import contextlib
 import signal
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import BARE, TRACE, Cluster, find_command, find_free_port
+from support.cluster import BARE, Cluster, find_command, find_free_port
+from support.here import refuse_here, run_here
 from support.history import History, write_initial_values
 from support.terminal import Terminal
 
 from relaax_like.bridge.control import BridgeControl
+from relaax_like.cli.servers import APPS
 from relaax_like.parameter_server.snapshots import read_latest
 
 RELAAX = find_command("relaax")
@@ -22,11 +25,10 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def run_command(cluster: Cluster, *words: str) -> tuple[int, str]:
-    program = cluster.start(words[0], [RELAAX, *words, f"localhost:{cluster.ps_port}"])
-    status = program.wait()
-    assert TRACE not in program.output
-    return status, program.output
+def run_command(cluster: Cluster, command: str) -> tuple[int, str]:
+    with contextlib.chdir(cluster.folder):
+        status, output = run_here(command, f"localhost:{cluster.ps_port}")
+    return status, output.rstrip("\n")
 
 
 def test_an_operator_looks_saves_and_stops(cluster: Cluster) -> None:
@@ -72,10 +74,15 @@ def test_without_a_server_it_is_one_line(cluster: Cluster, command: str) -> None
     assert str(cluster.ps_port) in text
 
 
+def refuse_page(cluster: Cluster, address: str) -> str:
+    bind = f"relaax-parameter-server.prometheus_bind={address}"
+    return refuse_here("--config", cluster.config, "--set", bind, app=APPS["parameter_server"])
+
+
 def test_a_page_for_other_machines_is_refused(cluster: Cluster) -> None:
-    server = cluster.start_parameter_server("relaax-parameter-server.prometheus_bind=0.0.0.0:0")
-    assert server.wait() == 2
-    assert "prometheus_bind: 0.0.0.0:0 can be reached from other machines" in server.output
+    assert "prometheus_bind: 0.0.0.0:0 can be reached from other machines" in refuse_page(
+        cluster, "0.0.0.0:0"
+    )
 
 
 def test_a_replaced_machine_goes_on_from_the_mirror(cluster: Cluster) -> None:
@@ -95,11 +102,8 @@ def test_a_replaced_machine_goes_on_from_the_mirror(cluster: Cluster) -> None:
 
 
 def test_a_page_at_the_server_s_own_address_is_refused(cluster: Cluster) -> None:
-    server = cluster.start_parameter_server(
-        f"relaax-parameter-server.prometheus_bind=127.0.0.1:{cluster.ps_port}"
-    )
-    assert server.wait() == 2
-    assert "collides with the server's own address" in server.output
+    line = refuse_page(cluster, f"127.0.0.1:{cluster.ps_port}")
+    assert "collides with the server's own address" in line
 
 
 def test_names_of_clients_are_shown_as_they_are(cluster: Cluster) -> None:

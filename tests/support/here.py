@@ -9,13 +9,14 @@ import signal
 import sys
 from collections.abc import Iterator
 
+import typer
 from typer.testing import CliRunner
 
 from relaax_like.cli.main import app
 
 
-def run_here(*words: object) -> tuple[int, str]:
-    """Runs `relaax` with these words in the current folder; returns its status and its output."""
+def run_here(*words: object, app: typer.Typer = app) -> tuple[int, str]:
+    """Runs `relaax`, or a server's app, with these words; returns its status and its output."""
     arguments = [str(word) for word in words]
     with _keeping_process():
         sys.argv = ["relaax", *arguments]
@@ -23,9 +24,9 @@ def run_here(*words: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def refuse_here(*words: object, status: int = 2) -> str:
-    """Runs `relaax`, which must print one line and end with a status; returns the line."""
-    found, output = run_here(*words)
+def refuse_here(*words: object, status: int = 2, app: typer.Typer = app) -> str:
+    """The same of a command that must print one line and end with a status; returns the line."""
+    found, output = run_here(*words, app=app)
     assert (found, output.count("\n")) == (status, 1), output
     return output.rstrip("\n")
 

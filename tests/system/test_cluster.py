@@ -4,7 +4,6 @@ Each server and client is a process of its own. The algorithm is the NumPy one o
 where the test is not about an algorithm; its servers start in a second.
 """
 
-import itertools
 import os
 import shutil
 import signal
@@ -14,9 +13,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.cluster import BARE, TRACE, Cluster, Program, find_command, find_free_port, wait_until
+from support.cluster import BARE, TRACE, Cluster, Program, find_free_port, wait_until
+from support.here import refuse_here
 
 from relaax_like.bridge.control import BridgeControl
+from relaax_like.cli.servers import APPS
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.parameter_server.snapshots import read_latest
 
@@ -48,42 +49,29 @@ def assert_no_trace(*programs: Program) -> None:
         assert TRACE not in program.output, program
 
 
-# Start orders. The next one starts when the one before shows that it is up, or that it waits.
-
-START: dict[str, tuple[Callable[[Cluster], Program], str]] = {
-    "ps": (lambda c: c.start_parameter_server("algorithm.max_global_step=400"), "server on"),
-    "rlx": (lambda c: c.start_rlx_server("algorithm.max_global_step=400"), "waiting for environ"),
-    "client": (lambda c: c.start_client(), "waiting for the rlx server|Score"),
+# What shows that a process is up, or that it waits for another one.
+SIGNS = {
+    "ps": "server on",
+    "rlx": "waiting for environ|waiting for the parameter server",
+    "client": "waiting for the rlx server|Score",
 }
-# A client between the two waits in silence: the rlx server does the talking.
-WAITS = "waiting for the parameter server"
 
 
-# Those with the client last or the parameter server first are how all other tests start.
-@pytest.mark.parametrize(
-    "order",
-    [one for one in itertools.permutations(START) if one[0] != "ps"],
-    ids=">".join,
-)
-def test_each_start_order_ends_in_training(order: tuple[str, ...], cluster: Cluster) -> None:
-    programs = {}
-    for role in order:
-        start, sign = START[role]
-        programs[role] = start(cluster)
-        if (role, list(programs)) == ("client", ["rlx", "client"]):
-            programs["rlx"].wait_for(WAITS)
-        else:
-            programs[role].wait_for(sign)
-    assert programs["client"].wait() == 0
-    assert programs["client"].lines[-1].startswith("CartPole-v0: ")
-    assert programs["ps"].wait() == 0
-    assert programs["ps"].wait_for("finished: budget of 400 env steps used up")
-    for what in ("snapshots", "curves", "config", "evaluate"):
-        assert programs["ps"].wait_for(rf"{what} +\S+")
-    assert programs["rlx"].stop() == 128 + signal.SIGTERM
-    assert read_snapshot(cluster).global_t >= 400
-    assert_no_trace(*programs.values())
-    cluster.assert_nothing_left()
+def start_in_order(**starts: Callable[[], Program]) -> list[Program]:
+    """Starts processes in an order in which some wait for others; returns them.
+
+    Those with the client last and the parameter server first are how all other tests start.
+
+    Args:
+      starts: role -> starts its process, after the one before has shown its sign.
+    """
+    programs: dict[str, Program] = {}
+    for role, start in starts.items():
+        programs[role] = start()
+        # A client between the two waits in silence: the rlx server does the talking.
+        silent = list(programs) == ["rlx", "client"]
+        programs["rlx" if silent else role].wait_for(SIGNS["rlx" if silent else role])
+    return list(programs.values())
 
 
 # Deaths.
@@ -143,8 +131,12 @@ def test_a_killed_parameter_server_goes_on_from_its_snapshot(cluster: Cluster) -
         "relaax-parameter-server.checkpoint_global_step_interval=100",
         "relaax-parameter-server.durability=snapshot",
     )
-    ps, rlx = cluster.start_both_servers(*often)
-    clients = [cluster.start_paced_client("one"), cluster.start_paced_client("two")]
+    rlx, ps, client = start_in_order(
+        rlx=lambda: cluster.start_rlx_server(*often),
+        ps=lambda: cluster.start_parameter_server(*often),
+        client=lambda: cluster.start_paced_client("one"),
+    )
+    clients = [client, cluster.start_paced_client("two")]
     for client in clients:
         wait_scores(client, 1)
     before = cluster.wait_status(lambda s: (s.snapshot_global_t or 0) >= 200, "two snapshots")
@@ -169,8 +161,11 @@ def test_a_killed_parameter_server_goes_on_from_its_snapshot(cluster: Cluster) -
 
 
 def test_sigterm_saves_and_a_restart_resumes_the_very_weights(cluster: Cluster) -> None:
-    ps, rlx = cluster.start_both_servers()
-    client = cluster.start_paced_client()
+    client, ps, rlx = start_in_order(
+        client=cluster.start_paced_client,
+        ps=cluster.start_parameter_server,
+        rlx=cluster.start_rlx_server,
+    )
     # On the same checkpoints there can be no second server.
     elsewhere = f"relaax-parameter-server.bind=localhost:{find_free_port()}"
     second = cluster.start_parameter_server(elsewhere)
@@ -207,31 +202,43 @@ def _initial_weights(cluster: Cluster) -> np.ndarray:
 
 
 def test_a_finished_run_ends_again_at_once_and_says_so(cluster: Cluster) -> None:
-    budget = "algorithm.max_global_step=200"
-    first, rlx = cluster.start_both_servers(budget)
-    client = cluster.start_client()
-    assert first.wait() == 0
-    first.wait_for("finished: budget of 200 env steps used up")
+    budget = "algorithm.max_global_step=400"
+    client, rlx, first = start_in_order(
+        client=cluster.start_client,
+        rlx=lambda: cluster.start_rlx_server(budget),
+        ps=lambda: cluster.start_parameter_server(budget),
+    )
     assert client.wait() == 0
     assert client.lines[-1].startswith("CartPole-v0: ")
+    assert first.wait() == 0
+    first.wait_for("finished: budget of 400 env steps used up")
+    for what in ("snapshots", "curves", "config", "evaluate"):
+        first.wait_for(rf"{what} +\S+")
     saved = read_snapshot(cluster)
+    assert saved.global_t >= 400
     second = cluster.start_parameter_server(budget)
     assert second.wait() == 0
     second.wait_for(rf"global_t is {saved.global_t}$")
     second.wait_for("has already finished")
-    second.wait_for("finished: budget of 200 env steps used up")
+    second.wait_for("finished: budget of 400 env steps used up")
     assert read_snapshot(cluster).version == saved.version
     # A larger budget continues where it ended; the rlx server of before is still there.
     third = cluster.start_parameter_server("algorithm.max_global_step=1e6")
     third.wait_for("parameter server on")
     assert "already finished" not in third.output
-    assert_no_trace(first, second, third, rlx)
+    assert third.stop() == rlx.stop() == 128 + signal.SIGTERM
+    assert_no_trace(client, first, second, third, rlx)
+    cluster.assert_nothing_left()
+    assert list(cluster.folder.rglob("*.trace")) == []  # without the flag
 
 
 def test_an_exploit_client_counts_for_nothing_and_outlives_the_training(cluster: Cluster) -> None:
     budget = "algorithm.max_global_step=400"
-    ps, rlx = cluster.start_both_servers(budget)
-    watcher = cluster.start_paced_client("watcher", "--exploit")
+    rlx, watcher, ps = start_in_order(
+        rlx=lambda: cluster.start_rlx_server(budget),
+        client=lambda: cluster.start_paced_client("watcher", "--exploit"),
+        ps=lambda: cluster.start_parameter_server(budget),
+    )
     wait_scores(watcher, 10)  # some hundred steps
     status = cluster.wait_status(lambda s: True, "any answer")
     assert (status.global_t, status.version, status.episodes) == (0, 0, 0)
@@ -254,25 +261,16 @@ def test_a_used_port_is_named_with_the_process_that_holds_it(cluster: Cluster) -
     with cluster.config.open("a") as file:
         file.write(f"relaax-metrics-server: {{bind: 'localhost:{metrics_port}'}}\n")
     ports = {
-        "relaax-parameter-server": cluster.ps_port,
-        "relaax-rlx-server": cluster.rlx_port,
-        "relaax-metrics-server": metrics_port,
+        "parameter_server": cluster.ps_port,
+        "rlx_server": cluster.rlx_port,
+        "metrics_server": metrics_port,
     }
-    sockets = [socket.create_server(("127.0.0.1", port)) for port in ports.values()]
-    try:
-        servers = {
-            name: cluster.start(name, [find_command(name), "--config", cluster.config])
-            for name in ports
-        }
-        for name, port in ports.items():
-            assert servers[name].wait() == 1
-            (line,) = servers[name].lines
-            assert f"port {port} is in use by pid {os.getpid()}" in line
-            assert line.startswith("error: ")
-            assert "--bind" in line
-    finally:
-        for held in sockets:
-            held.close()
+    for server, port in ports.items():
+        with socket.create_server(("127.0.0.1", port)):
+            line = refuse_here("--config", cluster.config, app=APPS[server], status=1)
+        assert f"port {port} is in use by pid {os.getpid()}" in line
+        assert line.startswith("error: ")
+        assert "--bind" in line
 
 
 @pytest.fixture

@@ -25,8 +25,10 @@ from support.cluster import (
     wait_until,
 )
 from support.event_files import read_scalars
+from support.here import refuse_here, run_here
 
 from relaax_like.bridge.control import BridgeControl
+from relaax_like.cli.servers import APPS
 from relaax_like.metrics.recorder import TensorBoardRecorder
 from relaax_like.wire.errors import NotAllowedError
 
@@ -87,7 +89,11 @@ def find_secrets(folder: Path) -> list[str]:
 def test_a_cluster_trains_over_mutual_tls_with_tokens(cluster: SecureCluster) -> None:
     metrics = cluster.start_metrics_server()
     metrics.wait_for("metrics server on")
-    ps, rlx = cluster.start_both_servers()
+    everywhere = f"relaax-parameter-server.bind='0.0.0.0:{cluster.ps_port}'"
+    ps = cluster.start_parameter_server(everywhere)
+    ps.wait_for(f"parameter server on 0.0.0.0:{cluster.ps_port}")
+    assert "other machines" not in ps.output
+    rlx = cluster.start_rlx_server()
     token = ("--token-file", cluster.environment_token)
     client = cluster.start_paced_client("right", *token, *cluster.tls_flags)
     traced = cluster.start(
@@ -124,13 +130,9 @@ def test_a_cluster_trains_over_mutual_tls_with_tokens(cluster: SecureCluster) ->
     with BridgeControl().connect(address, as_environment) as link:
         with pytest.raises(NotAllowedError, match="role environment, but role agent is required"):
             link.status()
-    status = [find_command("relaax"), "status", address]
-    asked = cluster.start("status", [*status, "--token-file", cluster.operator_token,
-                                     *cluster.tls_flags])  # fmt: skip
-    assert asked.wait() == 0, asked
-    refused = cluster.start("status", [*status, *cluster.tls_flags])
-    assert refused.wait() == 2, refused
-    assert "no token was sent" in refused.output
+    status = ("status", address, *cluster.tls_flags)
+    assert run_here(*status, "--token-file", cluster.operator_token)[0] == 0
+    assert "no token was sent" in refuse_here(*status)
 
     cluster.wait_steps(20)  # nobody was disturbed
     wait_until(lambda: list((cluster.folder / "run" / "metrics").glob("events.*")), metrics)
@@ -146,7 +148,9 @@ def test_a_cluster_trains_over_mutual_tls_with_tokens(cluster: SecureCluster) ->
     assert find_secrets(cluster.folder) == []
 
 
-def test_tokens_and_certificates_are_replaced_while_a_cluster_runs(cluster: SecureCluster) -> None:
+def test_tokens_and_certificates_are_checked_and_replaced_while_a_cluster_runs(
+    cluster: SecureCluster,
+) -> None:
     cluster.start_metrics_server()
     ps, rlx = cluster.start_both_servers()
     token = ("--token-file", cluster.environment_token)
@@ -166,20 +170,16 @@ def test_tokens_and_certificates_are_replaced_while_a_cluster_runs(cluster: Secu
     cluster.security = cluster.authority.client(new, certificate=True)
     cluster.wait_steps(20)
     assert client.alive
-    assert TRACE not in ps.output + rlx.output + client.output
 
-
-def test_an_rlx_server_whose_token_is_not_accepted_ends_with_the_reason(
-    cluster: SecureCluster,
-) -> None:
-    ps = cluster.start_parameter_server()
-    ps.wait_for("parameter server on")
+    # One whose token is not accepted ends with the reason.
     wrong = write_private(cluster.folder / "wrong-token", ENVIRONMENT)
-    rlx = cluster.start_rlx_server(f"security.token_file={wrong}")
-    assert rlx.wait() == 2, rlx
-    assert "the token has role environment, but role agent is required" in rlx.output
-    assert TRACE not in rlx.output
+    other = cluster.start_rlx_server(
+        f"security.token_file={wrong}", f"relaax-rlx-server.bind=localhost:{find_free_port()}"
+    )
+    assert other.wait() == 2, other
+    assert "the token has role environment, but role agent is required" in other.output
     assert ps.alive
+    assert TRACE not in ps.output + rlx.output + client.output + other.output
 
 
 def test_relaax_run_hands_everything_to_its_processes(cluster: SecureCluster) -> None:
@@ -198,30 +198,21 @@ def test_relaax_run_hands_everything_to_its_processes(cluster: SecureCluster) ->
         assert secret not in run.output
 
 
-@pytest.mark.parametrize(
-    "command", ["relaax-parameter-server", "relaax-rlx-server", "relaax-metrics-server"]
-)
+@pytest.mark.parametrize("server", ["parameter-server", "rlx-server", "metrics-server"])
 def test_a_server_beyond_loopback_needs_tls_and_tokens_or_the_word(
-    command: str, tmp_path: Path
+    server: str, tmp_path: Path
 ) -> None:
     with Cluster(tmp_path) as cluster:
         with cluster.config.open("a") as file:
             file.write("relaax-metrics-server: {bind: 'localhost:0'}\n")
-        argv = [find_command(command), "--config", cluster.config, "--bind", "0.0.0.0:0"]
-        refused = cluster.start(command, argv)
-        assert refused.wait() == 2, refused
-        assert ".bind: 0.0.0.0:0 can be reached from other machines" in refused.output
-        assert "--insecure" in refused.output
-        allowed = cluster.start(command, [*argv, "--insecure"])
+        flags = ("--config", cluster.config, "--bind", "0.0.0.0:0")
+        refused = refuse_here(*flags, app=APPS[server.replace("-", "_")])
+        assert ".bind: 0.0.0.0:0 can be reached from other machines" in refused
+        assert "--insecure" in refused
+        allowed = cluster.start(server, [find_command(f"relaax-{server}"), *flags, "--insecure"])
         allowed.wait_for("server on 0.0.0.0:")
         assert "without TLS and tokens" in allowed.output
         allowed.stop(signal.SIGINT)
-
-
-def test_a_server_with_tls_and_tokens_binds_everywhere(cluster: SecureCluster) -> None:
-    ps = cluster.start_parameter_server("relaax-parameter-server.bind='0.0.0.0:0'")
-    ps.wait_for("parameter server on 0.0.0.0:")
-    assert "other machines" not in ps.output
 
 
 # Names become no paths.

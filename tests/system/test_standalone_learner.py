@@ -202,10 +202,11 @@ def make_algorithm(config, model, seed):
 """
     spaces = ("algorithm.state_size=4", "algorithm.num_actions=2")
     with StandaloneCluster(tmp_path, copy_uncompiled("ppo", tmp_path, show), *PPO) as cluster:
+        # One with another model ends before it takes the lease; it knows the spaces, and waits.
+        other = cluster.start_learner(*spaces, "algorithm.network={layers: [7]}")
+        other.wait_for(WAITS)
         ps = cluster.start_parameter_server(*spaces)
         ps.wait_for("parameter server on")
-        # One with another model ends before it takes the lease.
-        other = cluster.start_learner(*spaces, "algorithm.network={layers: [7]}")
         assert other.wait() == 2
         other.wait_for(r"run has another model \(first difference: .*\); start learner and servers")
         assert cluster.find_learner() == ""
@@ -225,16 +226,14 @@ def make_algorithm(config, model, seed):
         assert_no_trace(other, learner, ps)
 
 
-@pytest.mark.parametrize(
-    "sets", [(), ("algorithm.state_size=4", "algorithm.num_actions=2")], ids=["asks", "knows"]
+WAITS = (
+    r"waiting for the parameter server at localhost:\d+ \(\d+ s\); start it with "
+    "relaax-parameter-server"
 )
-def test_a_learner_says_that_it_waits_for_the_parameter_server(
-    cluster: StandaloneCluster, sets: tuple[str, ...]
-) -> None:
-    learner = cluster.start_learner(*sets)
-    learner.wait_for(
-        r"waiting for the parameter server at localhost:\d+ \(\d+ s\); start it with "
-        "relaax-parameter-server"
-    )
+
+
+def test_a_learner_that_waits_for_the_parameter_server_says_so(cluster: StandaloneCluster) -> None:
+    learner = cluster.start_learner()
+    learner.wait_for(WAITS)
     assert learner.stop() == 128 + signal.SIGTERM
     assert_no_trace(learner)

@@ -4,7 +4,8 @@ import json
 from pathlib import Path
 
 import gymnasium
-from support.cluster import Cluster, find_command, wait_until
+from support.cluster import Cluster, wait_until
+from support.here import run_here
 
 from relaax_like.client import RlxClient
 from relaax_like.wire.spaces import Box, Discrete
@@ -33,6 +34,6 @@ def test_clients_say_them_and_others_need_not(tmp_path: Path) -> None:
             ps.wait_for(
                 f"odd has gymnasium 0.1, but another client of this run {gymnasium.__version__}"
             )
-        compared = cluster.start("compare", [find_command("relaax"), "compare", "run"])
-        assert compared.wait() == 0
-        assert f"gymnasium {gymnasium.__version__}, 0.1" in compared.output
+        status, compared = run_here("compare", cluster.folder / "run")
+        assert status == 0
+        assert f"gymnasium {gymnasium.__version__}, 0.1" in compared

@@ -1,11 +1,11 @@
 """The record of a run's processes. covers R17"""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.cluster import ROOT, Processes, find_command
+from support.cluster import ROOT
+from support.here import run_here
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.run import make_topology
@@ -13,12 +13,6 @@ from relaax_like.runs.processes.topology import Edge, Node, Topology
 from relaax_like.wire.errors import ConfigError
 
 A2C = ROOT / "algorithms" / "a2c" / "a2c.yaml"
-
-
-@pytest.fixture
-def processes(tmp_path: Path) -> Iterator[Processes]:
-    with Processes(tmp_path) as processes:
-        yield processes
 
 
 def make_node(name: str) -> Node:
@@ -62,9 +56,12 @@ def test_names_are_unique_and_edges_have_ends() -> None:
     Topology(nodes=[make_node("a"), make_node("b")], edges=[edge])
 
 
-def test_the_command_prints_the_record_and_starts_nothing(processes: Processes) -> None:
-    program = processes.start("run", [find_command("relaax"), "run", A2C, "--topology"])
-    assert program.wait() == 0
-    record = json.loads(program.output)
+def test_the_command_prints_the_record_and_starts_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, output = run_here("run", A2C, "--topology")
+    assert status == 0
+    record = json.loads(output)
     assert [node["name"] for node in record["nodes"]] == ["ps", "rlx", "env1", "env2"]
-    assert not (processes.folder / "runs").exists()
+    assert not (tmp_path / "runs").exists()
