@@ -201,6 +201,18 @@ def test_the_command_for_kuberay_trains(cluster: RayCluster) -> None:
     assert (work / "runs" / "cartpole-ppo" / "config.yaml").exists()
 
 
+def test_the_lines_for_ten_machines_are_those_of_the_cluster_file() -> None:
+    for key, pattern in (("head", "ray start --head"), ("worker", "ray start --address")):
+        line = find_command_line(SCALING, pattern)
+        in_file = UP[f"{key}_start_ray_commands"][1].replace("$RAY_HEAD_IP", "10.0.0.1")
+        assert in_file.startswith(f"RAY_AUTH_MODE=token ~/relaax/bin/{line}")
+    run = find_command_line(SCALING, r"relaax run .* --ray 10\.0\.0\.1").replace(
+        "relaax run ppo", "~/relaax/bin/relaax run ~/relaax_like/algorithms/ppo/ppo.yaml"
+    )
+    assert shlex.split(find_command_line(README, "ray exec"))[-1].startswith(run)
+
+
+@pytest.mark.slow  # the commands of the cluster file, which train above
 def test_the_three_lines_for_ten_machines_train(cluster: RayCluster) -> None:
     env = {"RAY_AUTH_MODE": "token"}
     start_ray(cluster, cluster.here, find_command_line(SCALING, "ray start --head"), **env)
