@@ -5,7 +5,7 @@
 from pathlib import Path
 
 from support.cluster import GYM_MAIN, ROOT, TRACE, Cluster, Program
-from support.uncompiled import copy_uncompiled
+from support.uncompiled import copy_uncompiled, write_initial_values
 
 SETTINGS = (
     "learner.placement=server",
@@ -35,7 +35,9 @@ def start_client(cluster: Cluster, name: str, env: str) -> Program:
 
 def test_what_depends_on_two_leaves_is_learned_over_the_network(tmp_path: Path) -> None:
     """Chance, and an agent that sees only one leaf, has a return of 5; see support/dict_envs.py."""
-    with Cluster(tmp_path, copy_uncompiled("ppo", tmp_path), *SETTINGS) as cluster:
+    algorithm = copy_uncompiled("ppo", tmp_path)
+    initial = write_initial_values(algorithm, *SETTINGS)
+    with Cluster(tmp_path, algorithm, *SETTINGS, initial) as cluster:
         ps, rlx = cluster.start_both_servers()
         misfit = start_client(cluster, "misfit", "Bright-v0")
         assert misfit.wait() == 2

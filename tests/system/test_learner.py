@@ -7,7 +7,7 @@ import psutil
 import pytest
 from support.broken import copy_broken
 from support.cluster import TRACE, Cluster, Program, wait_until
-from support.uncompiled import copy_uncompiled
+from support.uncompiled import copy_uncompiled, write_initial_values
 
 from relaax_like.experience.trajectory_files import (
     TRAJECTORY_FOLDER,
@@ -20,7 +20,9 @@ from relaax_like.experience.trajectory_files import (
 def cluster(tmp_path):
     sets = ("algorithm.state_size=4", "algorithm.num_actions=2", "algorithm.network={layers: [8]}")
     wishes = ("learner.collect_traj=true", "learner.eval_freq=5", "learner.num_eval_eps=1")
-    with Cluster(tmp_path, copy_uncompiled("a2c", tmp_path), *sets, *wishes) as cluster:
+    algorithm = copy_uncompiled("a2c", tmp_path)
+    initial = write_initial_values(algorithm, *sets)
+    with Cluster(tmp_path, algorithm, *sets, *wishes, initial) as cluster:
         yield cluster
 
 

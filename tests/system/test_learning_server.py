@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import TRACE, Cluster, Program, wait_until
-from support.uncompiled import copy_uncompiled
+from support.uncompiled import copy_uncompiled, write_initial_values
 
 from relaax_like.parameter_server.snapshots import read_latest
 
@@ -138,8 +138,9 @@ def test_a_killed_parameter_server_takes_up_its_newest_publish_and_agents_act_on
 
 def test_a_learner_that_fails_ends_its_server_with_a_line(cluster: Cluster) -> None:
     # Steps so large that the second one is not finite.
+    initial = write_initial_values(cluster.folder / "ppo", *SETTINGS, "algorithm.state_size=4")
     ps, rlx = cluster.start_both_servers(
-        "algorithm.learning_rate=1e30", "algorithm.critic_learning_rate=1e30"
+        "algorithm.learning_rate=1e30", "algorithm.critic_learning_rate=1e30", initial
     )
     client = start_paced_client(cluster, "one")
     assert ps.wait() == 1

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import TRACE, Cluster, Program, find_free_port, freeze
-from support.uncompiled import copy_uncompiled
+from support.uncompiled import copy_uncompiled, write_initial_values
 
 from relaax_like.parameter_server.snapshots import read_latest
 
@@ -68,8 +68,9 @@ def test_two_learners_train_one_policy(tmp_path: Path) -> None:
 
 def test_the_other_continues_without_one(tmp_path: Path) -> None:
     """One of the two is stopped, continues, and is killed."""
-    sets = (*PPO, "learner.target_return=null")
-    with Cluster(tmp_path, copy_uncompiled("ppo", tmp_path), *sets) as cluster:
+    algorithm = copy_uncompiled("ppo", tmp_path)
+    initial = write_initial_values(algorithm, *PPO, "algorithm.state_size=4")
+    with Cluster(tmp_path, algorithm, *PPO, "learner.target_return=null", initial) as cluster:
         ps, servers, _ = start_two(cluster)
         for end in (freeze, lambda pid: os.kill(pid, signal.SIGKILL)):
             cluster.wait_status(lambda status: status.joint_learners == 2, "two learners")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.cluster import TRACE, Program, find_command, find_free_port, freeze, wait_until
 from support.standalone import StandaloneCluster
-from support.uncompiled import copy_uncompiled
+from support.uncompiled import copy_uncompiled, write_initial_values
 
 from relaax_like.parameter_server.snapshots import read_latest
 
@@ -26,6 +26,7 @@ PPO = (
     "algorithm.gamma=0.98",
     "algorithm.gae_lambda=0.8",
 )
+SPACES = ("algorithm.state_size=4", "algorithm.num_actions=2")
 DQN = (
     "algorithm.network={layers: [8]}",
     "algorithm.batch_size=8",
@@ -33,8 +34,7 @@ DQN = (
     "algorithm.warm_up_steps=64",
     "algorithm.updates_per_step=0.25",
     "algorithm.updates_at_once=4",
-    "algorithm.state_size=4",
-    "algorithm.num_actions=2",
+    *SPACES,
 )
 
 
@@ -100,7 +100,8 @@ def test_two_clients_learn_cartpole_although_learner_and_parameter_server_are_ki
 
 def test_steps_count_once_the_learner_has_acknowledged_them(cluster: StandaloneCluster) -> None:
     """While it is held up, its agents wait; afterwards the complete budget is learned from."""
-    budget = ("algorithm.max_global_step=3000", "learner.target_return=null")
+    initial = write_initial_values(cluster.folder / "ppo", *PPO, *SPACES)
+    budget = ("algorithm.max_global_step=3000", "learner.target_return=null", initial)
     ps, rlx = cluster.start_both_servers(*budget)
     learner = cluster.start_learner(*budget)
     clients = [cluster.start_client(name, "--num-envs", 4) for name in ("one", "two")]
@@ -148,7 +149,9 @@ def test_a_stopped_learner_that_continues_changes_nothing(cluster: StandaloneClu
 
 
 def test_acknowledged_steps_of_a_replay_table_survive_the_learner(tmp_path: Path) -> None:
-    with StandaloneCluster(tmp_path, copy_uncompiled("dqn", tmp_path), *DQN) as cluster:
+    algorithm = copy_uncompiled("dqn", tmp_path)
+    initial = write_initial_values(algorithm, *DQN)
+    with StandaloneCluster(tmp_path, algorithm, *DQN, initial) as cluster:
         ps, rlx = cluster.start_both_servers()
         first = cluster.start_learner()
         client = cluster.start_paced_client("one")
@@ -200,18 +203,19 @@ def make_algorithm(config, model, seed):
     print(f"the update has {number} threads", flush=True)
     return _make_plain(config, model, seed)
 """
-    spaces = ("algorithm.state_size=4", "algorithm.num_actions=2")
-    with StandaloneCluster(tmp_path, copy_uncompiled("ppo", tmp_path, show), *PPO) as cluster:
+    algorithm = copy_uncompiled("ppo", tmp_path, show)
+    initial = write_initial_values(algorithm, *PPO, *SPACES)
+    with StandaloneCluster(tmp_path, algorithm, *PPO, *SPACES, initial) as cluster:
         # One with another model ends before it takes the lease; it knows the spaces, and waits.
-        other = cluster.start_learner(*spaces, "algorithm.network={layers: [7]}")
+        other = cluster.start_learner("algorithm.network={layers: [7]}")
         other.wait_for(WAITS)
-        ps = cluster.start_parameter_server(*spaces)
+        ps = cluster.start_parameter_server()
         ps.wait_for("parameter server on")
         assert other.wait() == 2
         other.wait_for(r"run has another model \(first difference: .*\); start learner and servers")
         assert cluster.find_learner() == ""
         # It computes with the threads that the file says.
-        learner = cluster.start_learner(*spaces, "learner.backprop_workers=2")
+        learner = cluster.start_learner("learner.backprop_workers=2")
         assert learner.wait_for(r"the update has (\d+) threads")[1] == "2"
         # It tells operators to ask the parameter server.
         wait_until(lambda: cluster.find_learner(), "the learner's address")
