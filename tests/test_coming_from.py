@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cluster import ROOT, Cluster
-from support.uncompiled import copy_uncompiled
+from support.uncompiled import copy_uncompiled, write_initial_values
 
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.algorithm_folder import find_algorithm, load_config_class
@@ -62,7 +62,8 @@ def test_a_simulator_connects_by_itself(name: str, sets: list[str], tmp_path: Pa
     more += ["algorithm.learning_rate=1e-2", "algorithm.max_global_step=20000"]
     budget = "algorithm.max_global_step=600" if name == "rllib" else "algorithm.gamma=0.5"
     folder = copy_uncompiled("a2c", tmp_path)
-    with Cluster(tmp_path, folder, *more, *sets, budget) as cluster:
+    initial = write_initial_values(folder, *more, *(one for one in sets if "size" in one))
+    with Cluster(tmp_path, folder, *more, *sets, budget, initial) as cluster:
         ps, _ = cluster.start_both_servers()
         address = f"localhost:{cluster.rlx_port}"
         program = [sys.executable, EXAMPLES / f"{name}.py", "--rlx-server", address]

@@ -12,9 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.cluster import ROOT, wait_until
+from support.cluster import wait_until
 from support.event_files import read_scalars
+from support.here import run_here
 from support.threads import WAIT_SEC
+from support.uncompiled import copy_uncompiled
 from support.wandb_files import read_history, read_records
 
 from relaax_like.metrics import wandb_recorder
@@ -23,7 +25,7 @@ from relaax_like.wire.errors import ConfigError
 
 EXPERIMENT = """
 run_dir: runs/first
-algorithm: {name: ppo, state_size: 4, num_actions: 2, network: {layers: [8]}, num_steps: 128,
+algorithm: {path: %s, state_size: 4, num_actions: 2, network: {layers: [8]}, num_steps: 128,
             rollout_steps: 16, batch_size: 32, epochs: 2, max_global_step: 1000}
 environment: {program: OpenAI_Gym, env: CartPole-v1, slots: 4}
 """
@@ -47,23 +49,17 @@ def make_run(folder: Path, name: str = "first") -> WandbRun:
 
 
 def test_a_training_is_an_offline_run_with_all_of_its_curves(
-    logged_out: Path, tmp_path: Path
+    logged_out: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cwd = tmp_path / "cwd"
     cwd.mkdir()
-    (cwd / "experiment.yaml").write_text(EXPERIMENT)
+    monkeypatch.chdir(cwd)
+    (cwd / "experiment.yaml").write_text(EXPERIMENT % copy_uncompiled("ppo", tmp_path))
     flags = ["--wandb-project", "cartpole", "--wandb-group", "small ones"]
-    done = subprocess.run(
-        [sys.executable, "-m", "relaax_like.cli.main", "train", "experiment.yaml", *flags],
-        cwd=cwd,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    status, output = run_here("train", "experiment.yaml", *flags)
+    assert status == 0, output
     run_dir = cwd / "runs" / "first"
-    assert f"to upload the run later: wandb sync {run_dir}/wandb/offline-run-" in done.stdout
+    assert f"to upload the run later: wandb sync {run_dir}/wandb/offline-run-" in output
     records = read_records(run_dir / "wandb")
     (run,) = [record.run for record in records if record.WhichOneof("record_type") == "run"]
     assert (run.project, run.run_group, run.display_name) == (

@@ -20,6 +20,7 @@ import pytest
 from rich.console import Console
 from support.bridge import make_backend
 from support.cluster import ROOT, TRACE, Cluster, find_command, wait_until
+from support.here import run_here
 from support.terminal import Screen, Terminal
 
 from relaax_like.config.loader import load_experiment
@@ -333,16 +334,19 @@ def test_json_lines_alone_come_to_standard_output(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("flags", [(), ("--log", "plain")], ids=["auto", "plain"])
-def test_lines_without_a_terminal_or_when_wanted(cluster: Cluster, flags: tuple[str, ...]) -> None:
+def test_lines_without_a_terminal_or_when_wanted(
+    cluster: Cluster, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     argv = train(cluster, *flags, sets=(QUICK, "algorithm.max_global_step=3000"))
     if flags:
         with Terminal(argv, cluster.folder) as terminal:
             text = terminal.wait().text
             assert terminal.process.returncode == 0
     else:
-        program = cluster.start("train", argv, FORCE_COLOR="1")
-        assert program.wait() == 0
-        text = program.output
+        monkeypatch.setenv("FORCE_COLOR", "1")
+        monkeypatch.chdir(cluster.folder)
+        status, text = run_here(*argv[1:])
+        assert status == 0
     assert "ETA" not in text
     assert "\x1b" not in text
     assert "| version" in text
