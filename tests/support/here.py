@@ -5,6 +5,7 @@ For commands that are refused, and for `relaax train` with an algorithm without 
 
 import contextlib
 import logging
+import os
 import signal
 import sys
 from collections.abc import Iterator
@@ -33,9 +34,9 @@ def refuse_here(*words: object, status: int = 2, app: typer.Typer = app) -> str:
 
 @contextlib.contextmanager
 def _keeping_process() -> Iterator[None]:
-    """Keeps what a command changes in its process: arguments, handlers of signals and log lines."""
+    """Keeps what a command changes in its process: variables, handlers of signals and log lines."""
     root = logging.getLogger()
-    handlers, level, argv = root.handlers[:], root.level, sys.argv
+    handlers, level, argv, variables = root.handlers[:], root.level, sys.argv, dict(os.environ)
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -43,5 +44,7 @@ def _keeping_process() -> Iterator[None]:
         root.handlers[:] = handlers
         root.setLevel(level)
         sys.argv = argv
+        os.environ.clear()
+        os.environ.update(variables)
         for number, handler in signals.items():
             signal.signal(number, handler)
