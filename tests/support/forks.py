@@ -27,9 +27,19 @@ def import_tensorflow() -> None:
     assert os.listdir("/proc/self/task") == threads, "a thread would be missing in a child"
 
 
-def run_forked(run: Callable[[], None]) -> int:
-    """Calls a function in a child of this process; returns its exit status, or minus a signal."""
+def run_forked(run: Callable[[], None], processes: int = 1) -> int:
+    """Calls a function in children of this process, in all of them at once.
+
+    Returns:
+      An exit status that is not 0, or minus a signal; 0: each child has ended with 0.
+    """
     sys.stdout.flush()
+    children = [_fork(run) for _ in range(processes)]
+    ends = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    return next(filter(None, ends), 0)
+
+
+def _fork(run: Callable[[], None]) -> int:
     child = os.fork()
     if child == 0:
         status = 1
@@ -42,4 +52,4 @@ def run_forked(run: Callable[[], None]) -> int:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(status)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    return child
