@@ -98,6 +98,7 @@ def test_one_learner_alone_makes_the_updates_of_the_server(
 
 
 SHARES = ((0, 3), (3, 4))  # slots of the two learners
+MEMORY = {"network": {"layers": ({"lstm": 4},)}, "shared_network": True}
 TWO = {
     "a2c": (
         "a2c",
@@ -109,7 +110,8 @@ TWO = {
         {**PPO, "normalize_advantage": "batch", "kl": 2e-3, "learning_rate": 1.0},
         (),
     ),
-    "ppo, memory": ("ppo", {**PPO, "network": {"layers": ({"lstm": 4},)}, "batch_size": 4}, ()),
+    # One network: three learners trace its loops over the steps.
+    "ppo, memory": ("ppo", {**PPO, **MEMORY, "batch_size": 4}, ()),
     "ppo, clipped, scaled rewards": (
         "ppo",
         {
@@ -300,7 +302,7 @@ def server_values(server: ParameterServer) -> list[np.ndarray]:
 
 def test_minibatches_smaller_than_the_number_of_learners_are_made() -> None:
     """One slot each, two in a minibatch: two of three learners have a part of it."""
-    settings = {**PPO, "network": {"layers": ({"lstm": 4},)}, "batch_size": 2}
+    settings = {**PPO, **MEMORY, "batch_size": 2}
     algorithms = [make_algorithm("ppo", settings) for _ in range(3)]
     plan = algorithms[0].config.plan
     with make_server(algorithms[0]) as server, ThreadPoolExecutor(3) as threads:
