@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from support.broken import copy_broken
-from support.cluster import ROOT, TRACE, Cluster, Program, find_command
+from support.cluster import ROOT, TRACE
+from support.commands import Done, run_relaax
 from support.serial import train as run_training
 
 from relaax_like.bridge.in_process import InProcessClient
@@ -42,18 +43,15 @@ def test_a_model_that_cannot_be_made_is_one_short_error(tmp_path: Path) -> None:
     """It is built for the initial values first."""
     statement = 'raise ValueError("hidden: 3 came, expected an even number")'
     place = copy_broken(tmp_path / "mine", "ppo", "model.py", "make_model", statement)
-    with Cluster(tmp_path) as cluster:
-        program = train(cluster, "ppo")
-        assert program.wait() == 2, program
-    assert_one_error(program, f"{place}: ValueError: hidden: 3 came, expected an even number")
+    assert_one_error(
+        train(tmp_path, "ppo"), f"{place}: ValueError: hidden: 3 came, expected an even number"
+    )
 
 
 def test_a_learn_that_fails_while_it_is_traced_ends_the_training(tmp_path: Path) -> None:
     place = copy_broken(tmp_path / "mine", "a2c", "algorithm.py", "learn", "batch.returs")
-    with Cluster(tmp_path) as cluster:
-        program = train(cluster, "a2c", "learner.placement=agent")
-        assert program.wait() == 2, program
-    assert_one_error(program, f"{place}: AttributeError: 'Batch' object has no attribute 'returs'")
+    done = train(tmp_path, "a2c", "learner.placement=agent")
+    assert_one_error(done, f"{place}: AttributeError: 'Batch' object has no attribute 'returs'")
 
 
 @pytest.mark.parametrize(
@@ -204,22 +202,20 @@ def copy_minimal(folder: Path, file: str, old: str, new: str) -> Path:
     return folder
 
 
-def train(cluster: Cluster, name: str, *sets: str) -> Program:
+def train(tmp_path: Path, name: str, *sets: str) -> Done:
     """Trains the algorithm in the folder `mine`, with the settings of the one it is a copy of."""
-    folder = cluster.folder / "mine"
+    folder = tmp_path / "mine"
     overrides = ["algorithm.name=null", f"algorithm.path={folder}", *sets]
-    return cluster.start(
-        "train",
-        [
-            *(find_command("relaax"), "train", folder / f"{name}.yaml", "--run-dir", "run"),
-            *[part for text in overrides for part in ("--set", text)],
-        ],
+    return run_relaax(
+        *("train", folder / f"{name}.yaml", "--run-dir", tmp_path / "run"),
+        *[part for text in overrides for part in ("--set", text)],
     )
 
 
-def assert_one_error(program: Program, text: str) -> None:
-    """Fails unless a program printed one error, last, and apart from it lines of the log alone."""
-    errors = [line for line in program.lines if "rror:" in line]
-    assert errors == [f"error: {text}"], program
-    assert program.lines[-1] == errors[0]
-    assert TRACE not in program.output
+def assert_one_error(done: Done, text: str) -> None:
+    """Fails unless a command printed one error, last, and apart from it lines of the log alone."""
+    assert done.status == 2, done
+    errors = [line for line in done.lines if "rror:" in line]
+    assert errors == [f"error: {text}"], done
+    assert done.lines[-1] == errors[0]
+    assert TRACE not in done.output

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from support.cluster import ROOT, TRACE, Processes, find_command
+from support.commands import run_relaax
 from support.saved_runs import (
     ALGORITHMS,
     draw_ends,
@@ -297,22 +299,23 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
         yield started
 
 
-def test_the_command_says_what_it_wrote_and_that_it_compared(
-    run: Path, processes: Processes
-) -> None:
-    argv = [find_command("relaax"), "export", run, "--version", "best"]
-    program = processes.start("export", argv)
-    assert program.wait() == 0, program
+def test_the_command_says_what_it_wrote_and_that_it_compared(run: Path) -> None:
+    argv = ["export", run, "--version", "best"]
+    done = run_relaax(*argv)
+    assert done.status == 0, done
     file = run / "export" / "2" / "policy.onnx"
     assert file.is_file()
-    assert str(file) in program.output
-    program.wait_for("policy of step 200, version 2")
-    program.wait_for(r"inputs +observation \[B, 4\] float32")
-    program.wait_for(r"outputs +action \[B\] int64; action_logits \[B, 3\] float32")
-    for kind in ("ONNX", "SavedModel"):
-        program.wait_for(f"^{kind} computes the same as the run's own agents: 1,000 random inputs")
-    again = processes.start("again", argv)
-    assert again.wait() == 2
+    assert str(file) in done.output
+    for wanted in (
+        "policy of step 200, version 2",
+        r"inputs +observation \[B, 4\] float32",
+        r"outputs +action \[B\] int64; action_logits \[B, 3\] float32",
+        "^ONNX computes the same as the run's own agents: 1,000 random inputs",
+        "^SavedModel computes the same as the run's own agents: 1,000 random inputs",
+    ):
+        assert re.search(wanted, done.output, re.MULTILINE), wanted
+    again = run_relaax(*argv)
+    assert again.status == 2
     (line,) = again.lines
     assert "not an empty folder; remove it, or pass another with --to" in line
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.cluster import ROOT, TRACE, Cluster, Program, find_command
+from support.commands import run_relaax
 from support.recordings import record
 from support.serial import make_uncompiled_ppo, train, write_experiment
 from support.uncompiled import copy_uncompiled
@@ -104,7 +105,7 @@ def test_a_run_is_tested_stopped_resumed_and_evaluated(
     assert (tmp_path / "run" / "ckpt" / "iteration_30.npz").is_file()
 
 
-@pytest.mark.parametrize("layers", ["[8]", "[{lstm: 4}]"])
+@pytest.mark.parametrize("layers", [pytest.param("[8]", marks=pytest.mark.slow), "[{lstm: 4}]"])
 def test_a_stopped_run_goes_on_as_if_it_never_had(
     layers: str, tmp_path: Path, trajectories: Path, uncompiled: tuple[str, str]
 ) -> None:
@@ -160,38 +161,36 @@ def test_files_with_fewer_steps_than_an_update_are_refused(
 
 @pytest.mark.parametrize("exists", [False, True])
 def test_without_files_nothing_is_begun_and_the_older_run_stays(
-    exists: bool, tmp_path: Path
+    exists: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     if exists:
         (tmp_path / "nothing").mkdir()
     older = tmp_path / "run" / "checkpoints" / "cp-1-1"
     older.mkdir(parents=True)
-    with Cluster(tmp_path) as cluster:
-        program = start(cluster, "train", BC, "--offline", "nothing", "--run-dir", "run", "--force")
-        assert program.wait() == 2, program
+    done = run_relaax("train", BC, "--offline", "nothing", "--run-dir", "run", "--force")
+    assert done.status == 2, done
     what = "contains no trajectories" if exists else "no such folder"
-    (line,) = program.lines
+    (line,) = done.lines
     assert line.startswith(f"error: learner.offline: {tmp_path / 'nothing'}: {what}")
     assert older.is_dir()
 
 
 def test_damaged_files_are_told_before_anything_is_begun(
-    tmp_path: Path, trajectories: Path
+    tmp_path: Path, trajectories: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     shutil.copytree(trajectories, tmp_path / "recorded")
     damaged = sorted((tmp_path / "recorded").iterdir())[1:3]
     for file in damaged:
         file.write_bytes(file.read_bytes()[:5000])
     older = tmp_path / "run" / "checkpoints" / "cp-1-1"
     older.mkdir(parents=True)
-    with Cluster(tmp_path) as cluster:
-        program = start(
-            cluster, "train", BC, "--offline", "recorded", "--run-dir", "run", "--force"
-        )
-        assert program.wait() == 2, program
-    assert re.search(r"checking 6 recordings, 0\.1 MB$", program.lines[0])
-    assert program.lines[1].startswith("error: learner.offline: damaged recordings, or recordings")
-    assert [line.split()[0] for line in program.lines[2:]] == [str(file) for file in damaged]
+    done = run_relaax("train", BC, "--offline", "recorded", "--run-dir", "run", "--force")
+    assert done.status == 2, done
+    assert re.search(r"checking 6 recordings, 0\.1 MB$", done.lines[0])
+    assert done.lines[1].startswith("error: learner.offline: damaged recordings, or recordings")
+    assert [line.split()[0] for line in done.lines[2:]] == [str(file) for file in damaged]
     assert older.is_dir()
 
 
@@ -236,12 +235,9 @@ def test_runs_over_the_network_refuse(tmp_path: Path, trajectories: Path) -> Non
     sets = (f"run_dir={tmp_path / 'served'}", f"learner.offline={trajectories}")
     with pytest.raises(ConfigError, match=re.escape(words)):
         run_parameter_server(load_experiment(BC, sets))
-    with Cluster(tmp_path) as cluster:
-        program = start(
-            cluster, "run", BC, "--offline", trajectories, "--run-dir", tmp_path / "run"
-        )
-        assert program.wait() == 2, program
-    (line,) = program.lines
+    done = run_relaax("run", BC, "--offline", trajectories, "--run-dir", tmp_path / "run")
+    assert done.status == 2, done
+    (line,) = done.lines
     # To leave the folder out, this algorithm would refuse.
     assert line.endswith(words)
     assert not (tmp_path / "run").exists()
@@ -273,8 +269,7 @@ def test_without_an_environment_the_files_are_told_first(
     file = tmp_path / "bc.yaml"
     text = BC.read_text()
     file.write_text(text[: text.index("environment:")])
-    with Cluster(tmp_path) as cluster:
-        program = start(cluster, "run", file, "--offline", trajectories)
-        assert program.wait() == 2, program
-    (line,) = program.lines
+    done = run_relaax("run", file, "--offline", trajectories)
+    assert done.status == 2, done
+    (line,) = done.lines
     assert "only relaax train learns from files" in line

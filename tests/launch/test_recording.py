@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cluster import ROOT, TRACE, Cluster, find_command
+from support.cluster import ROOT, TRACE
+from support.commands import run_relaax
 from support.disks import mount
 from support.serial import make_uncompiled_ppo, train, write_experiment
 from support.uncompiled import copy_uncompiled
@@ -274,15 +275,17 @@ def test_bc_learns_from_a_recording_of_two_folders(trained: Experiment, tmp_path
         train(bc, *sets[:2], f"learner.offline=[{tmp_path / 'one'}, {tmp_path / 'none'}]")
 
 
-def test_the_command_says_what_it_wrote_and_refuses_in_one_line(tmp_path: Path) -> None:
-    command = [find_command("relaax"), "record", "sac", "--steps", "500", "--output", "out"]
-    with Cluster(tmp_path) as cluster:
-        done = cluster.start("record", [*command, "--policy", "random", "--seed", "5"])
-        assert done.wait() == 0, done
-        again = cluster.start("again", [*command, "--policy", "random"])
-        assert again.wait() == 2, again
-        untrained = cluster.start("untrained", [*command, "--append"])
-        assert untrained.wait() != 0, untrained
+def test_the_command_says_what_it_wrote_and_refuses_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = ("record", "sac", "--steps", 500, "--output", "out")
+    done = run_relaax(*command, "--policy", "random", "--seed", 5)
+    assert done.status == 0, done
+    again = run_relaax(*command, "--policy", "random")
+    assert again.status == 2, again
+    untrained = run_relaax(*command, "--append")
+    assert untrained.status != 0, untrained
     assert re.search(
         r"^recorded 500 steps, 2 episodes ended, mean return -\d+\.\d+ to out$",
         done.lines[-1],

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import BARE, ROOT, TRACE, Cluster, Program, find_command
+from support.commands import run_relaax
 from support.recordings import record
 from support.serial import STOP_AT, STOPPED
 
@@ -299,12 +300,14 @@ def test_a_trainer_and_workers_exclude_each_other(tmp_path: Path) -> None:
         make_trainer(experiment)
 
 
-def test_relaax_run_refuses_a_trainer_that_it_would_not_use(tmp_path: Path) -> None:
+def test_relaax_run_refuses_a_trainer_that_it_would_not_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     file = write_experiment(tmp_path, trainer=CURRICULUM)
-    with Cluster(tmp_path) as cluster:
-        program = start(cluster, "run", file)
-        assert program.wait() == 2, program
-    (line,) = program.lines
+    done = run_relaax("run", file)
+    assert done.status == 2, done
+    (line,) = done.lines
     trainer = tmp_path / "algorithm" / "trainer.py"
     assert line.startswith(f"error: {trainer}: relaax run does not use trainers")
     assert f"`relaax train {file}`" in line
