@@ -147,7 +147,8 @@ def test_ppo_learns_an_action_that_depends_on_an_image_and_a_vector(tmp_path: Pa
     ("env", "settings"),
     [
         ("Signs-v0", f"{_SIGNS}, normalize_observations: true"),
-        ("Bright-v0", f"{_BRIGHT}, shared_network: true"),
+        # ppo learns from an image above.
+        pytest.param("Bright-v0", f"{_BRIGHT}, shared_network: true", marks=pytest.mark.slow),
     ],
     ids=["vectors", "an image"],
 )

@@ -308,10 +308,15 @@ def test_quantiles_settle_where_the_returns_are_and_a_mean_does_not():
     compute = load("algorithm", "dqn").compute_quantile_cost
     goals = tf.constant([[0.0, 10.0]])
     atoms = tf.Variable([[4.0, 4.5, 5.5, 6.0]])
-    for _ in range(600):
+
+    @tf.function(autograph=False)
+    def step():
         with tf.GradientTape() as tape:
             cost = tf.reduce_sum(compute(atoms, goals)[0])
         atoms.assign_sub(0.2 * tape.gradient(cost, atoms))
+
+    for _ in range(600):
+        step()
     assert (np.abs(atoms.numpy() - [[0, 0, 10, 10]]) < 1.5).all()
 
 

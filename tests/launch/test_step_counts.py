@@ -125,9 +125,13 @@ def train(file: Path, *sets: str, stop_after: int = 0) -> int:
 @pytest.mark.parametrize(
     ("road", "ending"),
     [
-        *itertools.product([*TRAIN_ROADS][:-1], ("budget", "stop")),
-        ("workers", "stop"),  # harder than the end by a budget
-        pytest.param("workers", "budget", marks=pytest.mark.slow),
+        *itertools.product(("agent", "server"), ("budget", "stop")),
+        # Harder than the end by a budget.
+        *itertools.product(("agent, iterations", "server, open size", "workers"), ("stop",)),
+        *(
+            pytest.param(road, "budget", marks=pytest.mark.slow)
+            for road in ("agent, iterations", "server, open size", "workers")
+        ),
     ],
 )
 def test_in_one_process(

@@ -99,7 +99,7 @@ CASES: dict[str, tuple[str, dict[str, Any], Any, bool]] = {
     ),
     "holes and memory": (
         "ppo",
-        {**PPO, "network": {"layers": ({"lstm": 4},)}, "batch_size": 2},
+        {**PPO, "network": {"layers": ({"lstm": 4},)}, "shared_network": True, "batch_size": 2},
         (),
         True,
     ),

@@ -34,7 +34,8 @@ def write_experiment(folder: Path, placement: str) -> Path:
     [
         ("agent", []),
         ("server", []),
-        ("server", ["learner.workers=2"]),
+        # The other two learn the same, and `launch/test_workers.py` learns with workers.
+        pytest.param("server", ["learner.workers=2"], marks=pytest.mark.slow),
     ],
     ids=["agent", "server", "workers"],
 )

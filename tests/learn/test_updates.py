@@ -31,7 +31,7 @@ from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 XLA = pytest.mark.parametrize("xla", [False, True], ids=["plain", "xla"])
-# Where tracing takes longest: the same graph is traced for both.
+# Where both compute the same: the same graph is traced for them.
 XLA_OR_SLOW = pytest.mark.parametrize(
     "xla", [pytest.param(False, marks=pytest.mark.slow), True], ids=["plain", "xla"]
 )
@@ -266,8 +266,11 @@ STEPS = [
 ]
 
 
-@XLA
-@pytest.mark.parametrize(("algorithm", "steps", "costs"), STEPS, ids=["at once", "late", "first"])
+@pytest.mark.parametrize(
+    ("algorithm", "steps", "costs", "xla"),
+    [(*case, xla) for case, xla in (*((case, False) for case in STEPS), (STEPS[-1], True))],
+    ids=["at once", "late", "first", "first-xla"],
+)
 def test_phases_see_the_values_that_earlier_ones_left(algorithm, steps, costs, xla):
     task = make_scalars(algorithm, xla)
     for number, (critic, actor) in enumerate(steps):
@@ -379,7 +382,7 @@ class Climb(Algorithm):
 
 
 # covers P10
-@XLA
+@XLA_OR_SLOW
 def test_stop_ends_all_epochs_after_the_update_that_asked_for_it(xla):
     task = make_scalars(Climb, xla)
     draw, rows = Draw(minibatch=2, epochs=4, seed=0), make_x(np.zeros(6))
@@ -430,15 +433,18 @@ class Rise(Algorithm):
         return Losses({"actor": -2.0 * actor, "critic": 0.0 * self.model.critic})
 
 
-@XLA
+LATER = [0, 0, 1.5, 1.5, 1.5, 3.75, 3.75, 3.75, 6.375]
+
+
 @pytest.mark.parametrize(
-    ("model", "wanted"),
+    ("model", "wanted", "xla"),
     [
-        (Followed, [0, 0, 3, 3, 3, 6, 6, 6, 9]),
-        (Mixed, np.cumsum([0.25 * sum(0.75**j for j in range(i)) for i in range(1, 10)])),
-        (MixedLater, [0, 0, 1.5, 1.5, 1.5, 3.75, 3.75, 3.75, 6.375]),
+        (Followed, [0, 0, 3, 3, 3, 6, 6, 6, 9], False),
+        (Mixed, np.cumsum([0.25 * sum(0.75**j for j in range(i)) for i in range(1, 10)]), False),
+        (MixedLater, LATER, False),
+        (MixedLater, LATER, True),
     ],
-    ids=["every", "tau", "both"],
+    ids=["every", "tau", "both", "both-xla"],
 )
 def test_a_target_follows_its_source_also_after_a_resume(model, wanted, xla):
     def make():
@@ -553,7 +559,8 @@ def test_results_of_rows_come_back_at_their_places(xla):
     np.testing.assert_array_equal(got.rows["double"], 2 * x)
     rollouts = x.reshape(3, 4)
     batch = as_batch({"x": rollouts}, rollouts[..., None])
-    for of, minibatch in (("steps", 2), ("steps", 12), ("rollouts", 2), ("rollouts", 4)):
+    cuts = [("steps", 2), ("rollouts", 2), ("rollouts", 4), ("steps", 12)]
+    for of, minibatch in cuts[:2] if xla else cuts:
         got = task.update(Draw(minibatch=minibatch, minibatch_of=of, epochs=1, seed=0), **batch)
         np.testing.assert_array_equal(got.rows["double"], 2 * rollouts)
     # Rows that were in no minibatch have none.
@@ -582,7 +589,7 @@ def count_rows(learned):
     return round(learned.costs["rows"] * learned.updates)
 
 
-@XLA
+@XLA_OR_SLOW
 def test_an_epoch_goes_through_every_row_once_and_leaves_the_rest_out(xla):
     task = share(make_seen, xla)
     rows = make_x(2.0 ** np.arange(12))
@@ -597,7 +604,7 @@ def test_an_epoch_goes_through_every_row_once_and_leaves_the_rest_out(xla):
     assert len(left_out) > 3
 
 
-@XLA
+@XLA_OR_SLOW
 def test_only_the_rows_that_count_are_gone_through(xla):
     task = share(make_seen, xla)
     rows = make_x(2.0 ** np.arange(12))
@@ -610,7 +617,7 @@ def test_only_the_rows_that_count_are_gone_through(xla):
         task.update(Draw(minibatch=4, epochs=1, seed=0, count=13), **rows)
 
 
-@XLA
+@XLA_OR_SLOW
 def test_the_same_seed_gives_the_same_result(xla):
     batch = make_batch()
 
@@ -694,7 +701,7 @@ def make_rollout(steps=5, slots=6):
     }
 
 
-@XLA
+@XLA_OR_SLOW
 def test_rollouts_cut_by_slots_keep_their_steps_and_their_memory(xla):
     task = LearningTask(WholeRollouts(Sequences(xla)), {"default": SGD})
     learned = task.update(
@@ -705,7 +712,7 @@ def test_rollouts_cut_by_slots_keep_their_steps_and_their_memory(xla):
     assert learned.costs == pytest.approx(wanted)
 
 
-@XLA
+@XLA_OR_SLOW
 def test_rollouts_cut_by_rows_are_taken_apart(xla):
     class Rows(Seen):
         def learn(self, batch):
@@ -781,7 +788,7 @@ def test_whole_rollouts_of_an_actor_critic_equal_its_gradients_on_a_server(xla, 
     assert any((value != v.value).any() for value, v in zip(task.get_values(), before, strict=True))
 
 
-@XLA
+@XLA_OR_SLOW
 def test_imported_optimizers_go_on_bit_for_bit(xla):
     batch = make_batch()
 

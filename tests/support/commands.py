@@ -15,7 +15,7 @@ from relaax_like.cli.main import app
 
 @dataclass(frozen=True)
 class Done:
-    """What a command has come to; see `support.cluster.Program`."""
+    """How a command has ended; see `support.cluster.Program`."""
 
     status: int
     output: str
