@@ -54,15 +54,24 @@ def learn(folder: Path, iterations: int, *sets: str) -> State:
     return state
 
 
+@pytest.fixture(scope="module")
+def stopped(
+    settings: tuple[str, ...], tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, State]:
+    """A run of three iterations, and its state at their end."""
+    folder = tmp_path_factory.mktemp("stopped")
+    return folder, learn(folder, 3, *settings)
+
+
 def get_values(state: State) -> dict[str, np.ndarray]:
     names = [segment.name for segment in state.manifest.segments]
     return dict(zip(names, state.manifest.unpack(state.values), strict=True))
 
 
 def test_the_statistics_are_those_of_all_steps_and_do_not_count(
-    tmp_path: Path, recorded: Path, settings: tuple[str, ...]
+    recorded: Path, stopped: tuple[Path, State]
 ) -> None:
-    state = learn(tmp_path, 3, *settings)
+    _, state = stopped
     # An iteration for the statistics comes first; the actor moves in every second update.
     assert (state.global_t, state.version) == (3 * ITERATION, 4)
     assert state.steps == {"actor": 6, "critic": 12}
@@ -82,34 +91,28 @@ def test_the_statistics_are_those_of_all_steps_and_do_not_count(
 
 
 def test_without_normalisation_nothing_comes_first(
-    tmp_path: Path, settings: tuple[str, ...]
+    tmp_path: Path, settings: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where the size of the memory is unknown."""
+    monkeypatch.setattr(learners, "read_available_bytes", lambda: None)
     state = learn(tmp_path, 3, *settings, "algorithm.normalize_observations=false")
     assert (state.global_t, state.version) == (3 * ITERATION, 3)
     assert "observation.count" not in get_values(state)
 
 
 def test_a_stopped_run_resumes_as_if_it_had_not_been_stopped(
-    tmp_path: Path, settings: tuple[str, ...]
+    tmp_path: Path, settings: tuple[str, ...], stopped: tuple[Path, State]
 ) -> None:
-    straight = learn(tmp_path / "straight", 7, *settings)
-    learn(tmp_path / "stopped", 3, *settings)
-    resumed = learn(tmp_path / "stopped", 7, *settings)
+    """The other one plays test episodes as well, which change nothing."""
+    tests = ("learner.eval_freq=3", "learner.num_eval_eps=1", "environment.max_episode_steps=20")
+    straight = learn(tmp_path / "straight", 7, *settings, *tests)
+    curves = read_curves(tmp_path / "straight" / "metrics")
+    assert {"Test/Return", "Optimizer/critic", "Optimizer/actor"} <= set(curves)
+    resumed = learn(stopped[0], 7, *settings)
     assert resumed.version == straight.version
     np.testing.assert_array_equal(resumed.values, straight.values)
     for group, slots in straight.slots.items():
         np.testing.assert_array_equal(resumed.slots[group], slots)
-
-
-def test_it_plays_test_episodes(tmp_path: Path, settings: tuple[str, ...]) -> None:
-    learn(
-        tmp_path,
-        4,
-        *settings,
-        *("learner.eval_freq=3", "learner.num_eval_eps=1", "environment.max_episode_steps=20"),
-    )
-    curves = read_curves(tmp_path / "metrics")
-    assert {"Test/Return", "Optimizer/critic", "Optimizer/actor"} <= set(curves)
 
 
 def test_observations_are_joined_with_earlier_ones(
@@ -137,5 +140,3 @@ def test_recordings_that_do_not_fit_into_memory_are_refused(
         ConfigError, match=r"learner\.offline: .*GB of memory, but only .* available; .* fewer"
     ):
         learn(tmp_path, 1, *settings)
-    monkeypatch.setattr(learners, "read_available_bytes", lambda: None)  # unknown
-    learn(tmp_path, 1, *settings)

@@ -9,7 +9,6 @@ import logging
 import re
 import shutil
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cluster import ROOT, TRACE, Cluster, Processes, find_command, wait_until
+from support.commands import run_relaax
 from support.durable import make_push, open_server
 from support.learning import (
     COLUMNS,
@@ -105,7 +105,7 @@ def test_the_policy_with_the_best_test_is_kept_with_its_score(tested: tuple[Path
 
 
 def test_an_evaluation_that_reaches_its_target_ends_the_training_for_good(
-    tested: tuple[Path, str],
+    tested: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # covers D8
     folder = tested[0].parent
@@ -115,10 +115,10 @@ def test_an_evaluation_that_reaches_its_target_ends_the_training_for_good(
     state = read_latest(folder / "reached" / "checkpoints")
     assert state is not None
     assert state.global_t == 512  # after the first evaluation
-    argv = [find_command("relaax"), "resume", "reached"]
-    again = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
-    assert again.returncode == 0, again
-    assert "this run has already finished" in again.stdout + again.stderr
+    monkeypatch.chdir(folder)
+    again = run_relaax("resume", "reached")
+    assert again.status == 0, again
+    assert "this run has already finished" in again.output
 
 
 def test_beside_agents_a_judged_version_that_reaches_the_target_ends_the_training(

@@ -317,7 +317,7 @@ def give_values(source, values):
 
 def test_without_a_memory_recall_is_a_guess_and_with_one_it_is_learned(tmp_path: Path) -> None:
     file = ROOT / "algorithms" / "dqn" / "memory.yaml"
-    sets = ["algorithm.epsilon.steps=8000", "algorithm.max_global_step=14000"]
+    sets = ["algorithm.epsilon.steps=5000", "algorithm.max_global_step=9000"]
     seen = relaax_like.train(file, [f"run_dir={tmp_path / 'memory'}", *sets])
     assert seen.mean_return > 0.85
     blind = ["algorithm.network={layers: [32]}", "algorithm.sequence_steps=null"]
