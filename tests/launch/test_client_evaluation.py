@@ -1,6 +1,7 @@
 """`relaax eval` of a run without environments of its own: clients connect and play."""
 
 import json
+import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
@@ -9,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.cluster import TRACE, Processes, Program, find_command
+from support.commands import run_relaax
 from support.saved_runs import ALGORITHMS, write_run
 
 from relaax_like.client import RlxClient
@@ -125,11 +127,12 @@ def test_json_alone_is_printed_and_the_best_version_plays(processes: Processes, 
     assert (found["mean"], found["episodes"], found["version"]) == (2.0, 2, 2)
 
 
-def test_silence_ends_it_with_what_is_missing(processes: Processes, run: Path) -> None:
-    program = evaluate(processes, run, "--episodes", 5, "--timeout", 0.1)
-    assert program.wait() == 1
-    program.wait_for("^error: 0 of 5 episodes: no client has sent anything for 0.1 s; connect")
-    assert TRACE not in program.output
+def test_silence_ends_it_with_what_is_missing(run: Path) -> None:
+    done = run_relaax("eval", run, "--episodes", 5, "--timeout", 0.1)
+    assert done.status == 1
+    wanted = "^error: 0 of 5 episodes: no client has sent anything for 0.1 s; connect"
+    assert re.search(wanted, done.output, re.MULTILINE)
+    assert TRACE not in done.output
 
 
 def test_ctrl_c_while_it_waits_is_no_stack_trace(processes: Processes, run: Path) -> None:
@@ -139,7 +142,7 @@ def test_ctrl_c_while_it_waits_is_no_stack_trace(processes: Processes, run: Path
     assert TRACE not in program.output
 
 
-def test_a_video_needs_an_environment(processes: Processes, run: Path) -> None:
-    program = evaluate(processes, run, "--video", "out.mp4")
-    assert program.wait() == 2
-    program.wait_for("^error: .*--video needs an `environment` section")
+def test_a_video_needs_an_environment(run: Path) -> None:
+    done = run_relaax("eval", run, "--video", "out.mp4")
+    assert done.status == 2
+    assert re.search("^error: .*--video needs an `environment` section", done.output)

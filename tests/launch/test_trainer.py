@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.cluster import TRACE, Cluster, Program, find_command
+from support.commands import run_relaax
 from support.uncompiled import copy_uncompiled
 
 from relaax_like.parameter_server.snapshot_format import State
@@ -144,13 +145,18 @@ def test_several_slots_train_together(bare: Cluster) -> None:
     ids=["unknown environment", "spaces that the algorithm cannot use"],
 )
 def test_a_wrong_environment_is_one_line(
-    bare: Cluster, sets: tuple[str, ...], status: int, want: str
+    bare: Cluster,
+    sets: tuple[str, ...],
+    status: int,
+    want: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    program = train(bare, *sets)
-    assert program.wait() == status, program
-    assert program.lines[-1].startswith("error: ")
-    assert want in program.lines[-1]
-    assert TRACE not in program.output
+    monkeypatch.chdir(bare.folder)
+    done = run_relaax("train", bare.config, *(part for one in sets for part in ("--set", one)))
+    assert done.status == status, done
+    assert done.lines[-1].startswith("error: ")
+    assert want in done.lines[-1]
+    assert TRACE not in done.output
 
 
 def test_eval_without_a_snapshot_says_what_to_do(bare: Cluster) -> None:

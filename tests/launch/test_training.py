@@ -167,18 +167,17 @@ def test_the_name_is_there_where_only_the_client_s_libraries_are(tmp_path: Path)
 
 def test_a_folder_s_own_trainer_runs_a_curriculum(tmp_path: Path) -> None:
     file = write_experiment(tmp_path, trainer=CURRICULUM)
-    with Cluster(tmp_path) as cluster:
-        program = start(cluster, "train", file, "--set", "relaax-rlx-server.score_lines=true")
-        assert program.wait() == 0, program
-    assert TRACE not in program.output
-    first, second = (program.output.index(f"lesson CartPole-v{n}") for n in (0, 1))
+    done = run_relaax("train", file, "--set", "relaax-rlx-server.score_lines=true")
+    assert done.status == 0, done
+    assert TRACE not in done.output
+    first, second = (done.output.index(f"lesson CartPole-v{n}") for n in (0, 1))
     lengths = [
         [int(n) for n in re.findall(r"slot 0: score \d+, (\d+) steps", part)]
-        for part in (program.output[first:second], program.output[second:])
+        for part in (done.output[first:second], done.output[second:])
     ]
     assert len(lengths[0]) >= 10
     assert max(lengths[0]) <= 20 < max(lengths[1])
-    program.wait_for("finished: budget of 2000 env steps used up")
+    assert "finished: budget of 2000 env steps used up" in done.output
     # What any run has: snapshots, curves, its settings; and it can be evaluated.
     state = read_latest(tmp_path / "run" / "checkpoints")
     assert state is not None
@@ -186,9 +185,8 @@ def test_a_folder_s_own_trainer_runs_a_curriculum(tmp_path: Path) -> None:
     assert state.statistics["episodes"] >= len(lengths[0]) + len(lengths[1])
     assert list((tmp_path / "run" / "metrics").rglob("events.*"))
     assert (tmp_path / "run" / "experiment.info").is_file()
-    with Cluster(tmp_path) as cluster:
-        player = start(cluster, "eval", tmp_path / "run", "--episodes", 2)
-        assert player.wait() == 0, player
+    played = run_relaax("eval", tmp_path / "run", "--episodes", 2)
+    assert played.status == 0, played
 
 
 def test_a_folder_s_own_trainer_stops_and_goes_on(tmp_path: Path) -> None:
