@@ -3,6 +3,7 @@
 Learning is shown on ppo with TensorFlow; the rest with the NumPy algorithm.
 """
 
+import contextlib
 import re
 import signal
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.cluster import TRACE, Cluster, Program, find_command
-from support.commands import run_relaax
+from support.commands import Done, run_relaax
 from support.uncompiled import copy_uncompiled
 
 from relaax_like.parameter_server.snapshot_format import State
@@ -120,19 +121,27 @@ def test_ctrl_c_saves_and_a_resumed_run_goes_on_from_there(bare: Cluster) -> Non
     assert TRACE not in first.output + second.output
 
 
+def run_here(cluster: Cluster, command: str, *arguments: object, sets: tuple[str, ...]) -> Done:
+    """Runs a command in this process, in the folder of the configuration."""
+    overrides = [part for text in sets for part in ("--set", text)]
+    with contextlib.chdir(cluster.folder):
+        return run_relaax(command, *arguments, *overrides)
+
+
 def test_a_finished_run_ends_at_once_and_says_so(bare: Cluster) -> None:
-    budget = "algorithm.max_global_step=300"
-    assert train(bare, budget).wait() == 0
+    budget = ("algorithm.max_global_step=300",)
+    assert run_here(bare, "train", bare.config, sets=budget).status == 0
     saved = read_snapshot(bare.folder / "run")
-    again = resume(bare, budget)
-    assert again.wait() == 0
-    again.wait_for("has already finished")
+    again = run_here(bare, "resume", "run", sets=budget)
+    assert again.status == 0, again
+    assert "has already finished" in again.output
     assert read_snapshot(bare.folder / "run").version == saved.version
 
 
 def test_several_slots_train_together(bare: Cluster) -> None:
-    program = train(bare, "environment.slots=3", "algorithm.max_global_step=900")
-    assert program.wait() == 0, program
+    sets = ("environment.slots=3", "algorithm.max_global_step=900")
+    done = run_here(bare, "train", bare.config, sets=sets)
+    assert done.status == 0, done
     assert read_snapshot(bare.folder / "run").global_t >= 900
 
 
@@ -145,14 +154,9 @@ def test_several_slots_train_together(bare: Cluster) -> None:
     ids=["unknown environment", "spaces that the algorithm cannot use"],
 )
 def test_a_wrong_environment_is_one_line(
-    bare: Cluster,
-    sets: tuple[str, ...],
-    status: int,
-    want: str,
-    monkeypatch: pytest.MonkeyPatch,
+    bare: Cluster, sets: tuple[str, ...], status: int, want: str
 ) -> None:
-    monkeypatch.chdir(bare.folder)
-    done = run_relaax("train", bare.config, *(part for one in sets for part in ("--set", one)))
+    done = run_here(bare, "train", bare.config, sets=sets)
     assert done.status == status, done
     assert done.lines[-1].startswith("error: ")
     assert want in done.lines[-1]
