@@ -61,7 +61,7 @@ def test_a_hierarchy_learns_in_one_process(tmp_path: Path) -> None:
     assert (evaluation.returns / evaluation.lengths).mean() > 0.9
 
 
-@pytest.mark.parametrize("placement", ["server", "agent"])
+@pytest.mark.parametrize("placement", ["server", pytest.param("agent", marks=pytest.mark.slow)])
 def test_one_task_can_learn_from_a_replay_table(placement: str, tmp_path: Path) -> None:
     file = write_experiment(tmp_path, learner="target_return: 5.5, target_episodes: 50")
     sets = ("algorithm.replayed=[control]", f"learner.placement={placement}")

@@ -141,6 +141,8 @@ def test_a_hierarchy_learns_with_workers(tmp_path: Path) -> None:
     assert_learned(tmp_path)
 
 
+# `test_serial_tasks.py` has this and others in one process.
+@pytest.mark.slow
 def test_plans_that_do_not_fit_end_the_server_with_one_line(tmp_path: Path) -> None:
     sets = ("learner.placement=server", "algorithm.rollouts={goal: 4}")
     with Cluster(tmp_path, FOLDER, *sets) as cluster:
