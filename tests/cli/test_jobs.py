@@ -155,7 +155,7 @@ def test_mistakes_are_one_line(commands: Commands) -> None:
     assert "has no TLS and no tokens. Configure TLS and tokens with --tls-cert" in exposed
     half = refuse_here(*bind[:-1], "--tls-cert", "x.pem")
     assert "--tls-key: missing, but --tls-cert is set" in half
-    work = ("jobs", "work", commands.address, "--name")
+    work = ("jobs", "work", commands.address, "--work", commands.folder / "work", "--name")
     wrong = refuse_here(*work, "wrong name", status=1)
     assert wrong.startswith("error: --name: 'wrong name', expected 1 to 100 characters")
     assert not Path("work-wrong name").exists()
