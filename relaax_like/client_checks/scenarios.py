@@ -5,12 +5,15 @@ import operator
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from relaax_like.client_checks import respelling
 from relaax_like.client_checks.checks import CHECKS, Fault
 from relaax_like.client_checks.judge import judge, list_rows
 from relaax_like.client_checks.stage import Stage
 from relaax_like.client_checks.talk import HELLO, LATER, PLAIN, Talk
 from relaax_like.rlx_server.greeting import FEATURES, HELLO_PING, PING
+from relaax_like.rlx_server.transition import Arrays
 from relaax_like.wire.errors import ProtocolError
 
 Scenario = Callable[[Stage], None]
@@ -18,6 +21,7 @@ _STEPS, _PLAY_SEC, _MAX_BYTES = 400, 5.0, 1 << 27
 _LATE_SEC, _GOODBYE_SEC, _EXIT_SEC, _RETURN_SEC, _MOMENT_SEC = 2.0, 3.0, 5.0, 12.0, 0.4
 # One of the pauses before so many attempts to reconnect is at least this long.
 _PAUSE_SEC, _ATTEMPTS = 0.25, 3
+_FEW_NUMBERS = 4
 _REASON = "the check has ended – 完"
 # Each is the form of a few answers; None: they are spelled as usual.
 _FORMS: dict[str, respelling.Change | None] = {
@@ -290,13 +294,27 @@ def _lose(stage: Stage, check: str) -> None:
     answer = again.exchange(ready, "reconnect.first_step")
     again.repeat = b""
     stage.note("reconnect.no_repeat", True)
+    _judge_reset(stage, talk, again)
+    _exchange(again, answer, 5)
+
+
+def _judge_reset(stage: Stage, talk: Talk, again: Talk) -> None:
+    """Compares the first observations after a loss with the last ones before it."""
     rows, first = list_rows(talk.steps), list_rows(again.steps)[0]
     if len({row for slots in rows for row in slots}) < sum(map(len, rows)):
         stage.skip("reconnect.reset", "observations repeat themselves")
+    elif _can_be_equal(talk.steps[0][1].observations or {}):
+        stage.skip("reconnect.reset", "the first observation can be the last one by chance")
     else:
         is_kept = any(map(operator.eq, rows[-1], first))
         stage.note("reconnect.reset", not is_kept, "a slot continues with its old observations")
-    _exchange(again, answer, 5)
+
+
+def _can_be_equal(observations: Arrays) -> bool:
+    """Returns whether observations are so few whole numbers that two can be equal by chance."""
+    arrays = list(observations.values())
+    is_whole = all(np.array_equal(array, np.rint(array)) for array in arrays)
+    return is_whole and sum(array[0].size for array in arrays) <= _FEW_NUMBERS
 
 
 # Those after which a client ends come last: its user has to start it again.

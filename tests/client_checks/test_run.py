@@ -8,12 +8,13 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support import broken_clients, json_client
 
 from relaax_like.client_checks.checks import FAILED, NOT_APPLICABLE, PASSED, Check, Setting
 from relaax_like.client_checks.run import check_client
-from relaax_like.client_checks.scenarios import SCENARIOS
+from relaax_like.client_checks.scenarios import SCENARIOS, _can_be_equal
 from relaax_like.config.address import Address
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
@@ -203,6 +204,11 @@ def test_a_client_that_its_user_starts_is_checked_on_one_port() -> None:
     }
     assert [line.partition(":")[0] for line in lines] == [FEATURES, LOST]
     assert f"127.0.0.1:{port}" in lines[0]
+
+
+def test_few_whole_numbers_can_be_equal_by_chance() -> None:
+    for array, want in (([[3]], True), ([[0.5]], False), ([[0] * 16], False)):
+        assert _can_be_equal({"observation": np.array(array)}) is want
 
 
 def test_a_program_that_ends_at_once_has_not_connected() -> None:
