@@ -16,10 +16,11 @@ from relaax_like.algorithm.acting import Actor, NumpyActor, to_tensor_specs, tra
 from relaax_like.algorithm.exploration import Exploration
 from relaax_like.algorithm.model import Model, get_normalizers, order_variables
 from relaax_like.algorithm.tracing import make_concrete
+from relaax_like.nn.action_heads import fit_actions
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.normalization import CLIP, EPSILON, Normalizer
 from relaax_like.wire.errors import ConfigError
-from relaax_like.wire.spaces import Box, Discrete, RunSpaces, Space
+from relaax_like.wire.spaces import RunSpaces
 
 # Prefixes of the names of memory, before and after a step.
 MEMORY, NEXT_MEMORY = "memory/", "next_memory/"
@@ -252,7 +253,7 @@ class GreedyPolicy:
         """Gives arrays or tensors of actions the environment's shapes, and clips them."""
         spaces = self._spaces.actions
         return {
-            name: _fit(spaces[name], array) if name in spaces else array
+            name: fit_actions(spaces[name], array) if name in spaces else array
             for name, array in actions.items()
         }
 
@@ -289,20 +290,6 @@ def _find_ancestors(tensors: Iterable[Any]) -> set[str]:
             found.add(op.name)
             waiting += [tensor.op for tensor in op.inputs]
     return found
-
-
-def _fit(space: Space, actions: Any) -> Any:
-    """Does for counts from 0, and in float32, what `actions_to_wire` does; see there."""
-    if isinstance(space, Discrete):
-        return actions
-    module: Any = np if isinstance(actions, np.ndarray) else tf
-    actions = module.reshape(actions, [-1, *space.shape])
-    if isinstance(space, Box):
-        for bound, limit in ((space.low, module.maximum), (space.high, module.minimum)):
-            if bound is not None and np.isfinite(bound).any():
-                with np.errstate(over="ignore"):
-                    actions = limit(actions, np.nan_to_num(bound.astype(np.float32)))
-    return actions
 
 
 def _get_parameters(distributions: Mapping[str, Any]) -> dict[str, Any]:

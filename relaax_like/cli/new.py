@@ -126,6 +126,9 @@ def _find_unsupported(leaf: str, space: Space, spelling: Mapping[str, Any]) -> I
         yield "this name"
     if space.dtype not in spelling.get("types", {space.dtype: ""}):
         yield f"dtype {space.dtype}"
+    if "forms" in spelling and type(space).__name__ not in spelling["forms"][""]:
+        yield f"a space {space.describe()}"
+        return
     for field in fields(space) if "forms" in spelling else ():
         form = spelling["forms"][""][type(space).__name__]
         words = ("$dtype", "$type") if field.name == "dtype" else (f"${field.name}",)

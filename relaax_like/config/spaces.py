@@ -9,7 +9,7 @@ import numpy as np
 from relaax_like.config.leaves import ActionConfig, LeafConfig, ObservationConfig
 from relaax_like.config.network import NetworkConfig
 from relaax_like.wire.errors import InvalidInputError, RelaaxError
-from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Space, Spaces, show_number
+from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Discrete, Space, Spaces, show_number
 
 # Keys of the section `algorithm` for the only leaf, named observation or action -> the same key of
 # a leaf that is listed.
@@ -46,11 +46,11 @@ def validate_discrete(spaces: Spaces, num_actions: int) -> None:
       InvalidInputError: the action differs; the error says how, and which setting to change.
     """
     validate_leaves(spaces, {ACTION: ActionConfig.model_construct(num=num_actions)}, listed=False)
-    start = getattr(spaces[ACTION], "start", 0)
-    if start:
+    space = spaces[ACTION]
+    if not isinstance(space, Discrete) or space.start:
         raise InvalidInputError(
-            f"action_spaces: leaf {ACTION!r} counts actions from {start}, but this algorithm "
-            "counts them from 0; wrap the environment",
+            f"action_spaces: leaf {ACTION!r} is {space.describe()}, but this algorithm counts "
+            "actions from 0; wrap the environment",
             "action_spaces",
         )
 

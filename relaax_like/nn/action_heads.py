@@ -208,6 +208,32 @@ def actions_to_wire(space: Space, actions: np.ndarray) -> np.ndarray:
     return actions
 
 
+def fit_actions(space: Space, actions: Any) -> Any:
+    """Gives actions the space's shape and bounds, in the distribution's dtype, counted from 0.
+
+    Args:
+      space: the leaf.
+      actions: `[B]` (Discrete) or `[B, d]`, arrays or tensors.
+
+    Raises:
+      InvalidInputError: actions of such a space cannot be exported.
+    """
+    if isinstance(space, Discrete):
+        return actions
+    if not isinstance(space, Box | MultiDiscrete | MultiBinary):
+        raise InvalidInputError(
+            f"action space: actions of {space.describe()} cannot be exported yet", "action"
+        )
+    module: Any = np if isinstance(actions, np.ndarray) else tf
+    actions = module.reshape(actions, [-1, *space.shape])
+    if isinstance(space, Box):
+        for bound, limit in ((space.low, module.maximum), (space.high, module.minimum)):
+            if bound is not None and np.isfinite(bound).any():
+                with np.errstate(over="ignore"):
+                    actions = limit(actions, np.nan_to_num(bound.astype(np.float32)))
+    return actions
+
+
 def actions_from_wire(space: Space, actions: np.ndarray) -> np.ndarray:
     """Converts an environment's actions to those of a distribution; see `actions_to_wire`.
 
