@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.broken import copy_broken
 from support.cluster import ROOT, TRACE
-from support.commands import Done, run_relaax
+from support.here import Done, run_relaax
 from support.serial import train as run_training
 
 from relaax_like.bridge.in_process import InProcessClient

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.cluster import TRACE, Processes, Program, find_command
-from support.commands import run_relaax
+from support.here import run_relaax
 from support.saved_runs import ALGORITHMS, write_run
 
 from relaax_like.client import RlxClient

@@ -14,7 +14,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from support.cluster import ROOT, TRACE, Processes, find_command
-from support.commands import run_relaax
+from support.here import run_relaax
 from support.saved_runs import (
     ALGORITHMS,
     draw_ends,

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.cluster import ROOT, TRACE, Cluster, Program, find_command
-from support.commands import run_relaax
+from support.here import run_relaax
 from support.recordings import record
 from support.serial import make_uncompiled_ppo, train, write_experiment
 from support.uncompiled import copy_uncompiled

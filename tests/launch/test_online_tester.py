@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cluster import ROOT, TRACE, Cluster, Processes, find_command, wait_until
-from support.commands import run_relaax
 from support.durable import make_push, open_server
+from support.here import run_relaax
 from support.learning import (
     COLUMNS,
     PlainPolicy,

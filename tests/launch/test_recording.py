@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cluster import ROOT, TRACE
-from support.commands import run_relaax
 from support.disks import mount
+from support.here import run_relaax
 from support.serial import make_uncompiled_ppo, train, write_experiment
 from support.uncompiled import copy_uncompiled
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.certificates import ENVIRONMENT, write_tokens
 from support.cluster import TRACE, Processes, Program, accepts, find_command
-from support.commands import run_relaax
+from support.here import run_relaax
 from support.rlx import ServerThread
 from support.saved_runs import (
     ALGORITHMS,

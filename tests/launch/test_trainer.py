@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.cluster import TRACE, Cluster, Program, find_command
-from support.commands import Done, run_relaax
+from support.here import Done, run_relaax
 from support.uncompiled import copy_uncompiled
 
 from relaax_like.parameter_server.snapshot_format import State

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from support.cluster import BARE, ROOT, TRACE, Cluster, Program, find_command
-from support.commands import run_relaax
+from support.here import run_relaax
 from support.recordings import record
 from support.serial import STOP_AT, STOPPED
 

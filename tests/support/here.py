@@ -1,6 +1,7 @@
 """`relaax` in the process of the test, without the second that a process of its own takes to start.
 
-For commands that are refused, and for `relaax train` with an algorithm without TensorFlow.
+It loads TensorFlow once for all tests, too. A process of its own is needed where signals come, and
+for all else that belongs to a process.
 """
 
 import contextlib
@@ -9,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import typer
 from typer.testing import CliRunner
@@ -25,6 +27,23 @@ def run_here(*words: object, app: typer.Typer = app) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
+@dataclass(frozen=True)
+class Done:
+    """How a command has ended; see `support.cluster.Program`."""
+
+    status: int
+    output: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.output.splitlines()
+
+
+def run_relaax(*words: object) -> Done:
+    """The same of `relaax`, as an object."""
+    return Done(*run_here(*words))
+
+
 def refuse_here(*words: object, status: int = 2, app: typer.Typer = app) -> str:
     """The same of a command that must print one line and end with a status; returns the line."""
     found, output = run_here(*words, app=app)
@@ -38,10 +57,11 @@ def _keeping_process() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level, argv, variables = root.handlers[:], root.level, sys.argv, dict(os.environ)
     signals = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    root.handlers = []  # a command closes those that are there
     try:
         yield
     finally:
-        root.handlers[:] = handlers
+        root.handlers = handlers
         root.setLevel(level)
         sys.argv = argv
         os.environ.clear()
