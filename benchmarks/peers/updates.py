@@ -80,7 +80,7 @@ def make_ours(case: Case) -> Callable[[], Any]:
     def update() -> None:
         task.update(
             Draw(
-                minibatch=plan.batch_size,
+                batch_size=plan.batch_size,
                 minibatch_of=plan.minibatch_of,
                 epochs=plan.epochs,
                 seed=0,

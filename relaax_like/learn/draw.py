@@ -12,11 +12,11 @@ class Draw:
     Rows that do not fill a complete minibatch are left out; each epoch leaves out different ones.
 
     Attributes:
-      minibatch: rows, or slots, in one update; 0: all of the batch.
+      batch_size: rows, or slots, in one update; 0: all of the batch.
       minibatch_of: "steps": a batch `[B, ...]` is split along its first axis; rollouts
-        `[T, k, ...]` are first flattened to T * k rows, and `learn` receives `[minibatch, ...]`.
+        `[T, k, ...]` are first flattened to T * k rows, and `learn` receives `[batch_size, ...]`.
         "rollouts": rollouts `[T, k, ...]` are split along k, and keep their steps and the memory
-        before them; `learn` receives `[T, minibatch, ...]`.
+        before them; `learn` receives `[T, batch_size, ...]`.
       epochs: passes over the batch, 1 or more.
       seed: of the order, which is a different one in each epoch; the same seed, values and batch
         give the same result. None: one pass in the order of the batch, which consists of complete
@@ -27,7 +27,7 @@ class Draw:
         None: as many as `count` fills.
     """
 
-    minibatch: int = 0
+    batch_size: int = 0
     minibatch_of: Unit = "steps"
     epochs: int = 1
     seed: int | None = None

@@ -182,7 +182,7 @@ class GradientTask(ComputationTask):
         Those in the order of the batch are not prepared yet. Others are the prepared batch, with
         the indices of their rows as its part `CHOSEN`.
         """
-        size, unit = draw.minibatch, draw.minibatch_of
+        size, unit = draw.batch_size, draw.minibatch_of
         count = draw.count or length
         minibatches = draw.minibatches or count // size
         updates, seed = draw.epochs * minibatches, draw.seed
@@ -594,31 +594,31 @@ def merge_numbers(
 
 
 def draw_minibatches(
-    length: int, count: int, minibatch: int, seed: int | None, first: tf.Tensor | None
+    length: int, count: int, batch_size: int, seed: int | None, first: tf.Tensor | None
 ) -> Iterator[np.ndarray]:
     """Yields the rows or slots of one minibatch after another, epoch after epoch, indefinitely.
 
     Args:
       length: number of rows or slots.
-      count: how many of them are drawn in each epoch, at least `minibatch`; those that do not fill
+      count: how many of them are drawn in each epoch, at least `batch_size`; those that do not fill
         a minibatch are left out.
-      minibatch: number of rows or slots in a minibatch.
+      batch_size: number of rows or slots in a minibatch.
       seed: of the orders; None: in the order of the batch.
       first: `[length] bool`, the `count` rows or slots that are drawn; see `find_first`. Without a
         seed it is not used.
 
     Yields:
-      Indices, `[minibatch] int32`.
+      Indices, `[batch_size] int32`.
     """
     for epoch in itertools.count():
         order = np.arange(length, dtype=np.int32)
         if (
-            seed is not None and minibatch < length
+            seed is not None and batch_size < length
         ):  # all of them stay in order, as in a compiled update
             drawn = tf.stack([to_int64(seed), to_int64(epoch)])
             order = shuffle(tf.constant(length), drawn, first).numpy()
-        for start in range(0, count // minibatch * minibatch, minibatch):
-            yield order[start : start + minibatch]
+        for start in range(0, count // batch_size * batch_size, batch_size):
+            yield order[start : start + batch_size]
 
 
 def find_phases(algorithm: Algorithm, groups: Sequence[str]) -> Sequence[Phase]:

@@ -200,16 +200,16 @@ class JointPushing(Pushing):
         if isinstance(plan, Replay):
             return self._make_draw(arguments)
         total = self._total_units
-        minibatch = min(plan.batch_size or total, total)
-        minibatches = total // minibatch
+        batch_size = min(plan.batch_size or total, total)
+        minibatches = total // batch_size
         first, last = self._units_before, self._units_before + self._units
         # Rounded such that the parts of all learners make one minibatch, as far as rows reach.
-        size = last * minibatch // total - first * minibatch // total
+        size = last * batch_size // total - first * batch_size // total
         size = min(size, self._units // minibatches)
         if not size:  # the other learners have nearly all rows
             return None
         return Draw(
-            minibatch=size,
+            batch_size=size,
             minibatch_of=plan.minibatch_of,
             epochs=plan.epochs,
             seed=derive_seed(self._seed, "minibatches", self._updates),

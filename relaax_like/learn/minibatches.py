@@ -70,10 +70,10 @@ class Cut:
         else:
             rows[:, chosen] = results
 
-    def shape_of_minibatch(self, spec: tf.TensorSpec, index: int, minibatch: int) -> tf.TensorSpec:
+    def shape_of_minibatch(self, spec: tf.TensorSpec, index: int, batch_size: int) -> tf.TensorSpec:
         """Returns the specification of tensor number `index` in a minibatch."""
         shape = spec.shape.as_list()[1 if self.rows else 0 :]
-        shape[self.axes[index]] = minibatch
+        shape[self.axes[index]] = batch_size
         return tf.TensorSpec(shape, spec.dtype)
 
 
@@ -106,12 +106,12 @@ def plan_cut(batch: Parts, leading_axes: int, minibatch_of: Unit) -> Cut:
     return Cut(tuple(axes), rows=minibatch_of == "steps" and leading_axes > 1)
 
 
-def validate_lengths(batch: Parts, cut: Cut, minibatch: int) -> int:
+def validate_lengths(batch: Parts, cut: Cut, batch_size: int) -> int:
     """Checks the lengths, which XLA's gather does not check; returns the number of rows or slots.
 
     Raises:
-      InvalidInputError: lengths are inconsistent, or the minibatch is below 1 or larger than the
-        batch.
+      InvalidInputError: lengths are inconsistent, or `batch_size` is below 1 or larger than
+        the batch.
     """
     names = [f"{part}[{name}]" for part, tensors in batch.items() for name in tensors]
     sizes = [
@@ -125,11 +125,10 @@ def validate_lengths(batch: Parts, cut: Cut, minibatch: int) -> int:
                 f"{name}: {list(size)} {what}, expected {list(sizes[0])} like {names[0]}", name
             )
     length = math.prod(sizes[0])
-    if not 1 <= minibatch <= length:
+    if not 1 <= batch_size <= length:
         raise InvalidInputError(
-            f"minibatch: {minibatch}, expected 1 to {length} (the size of the batch); in a plan it "
-            "is batch_size",
-            "minibatch",
+            f"batch_size: {batch_size}, expected 1 to {length} (the size of the batch)",
+            "batch_size",
         )
     return length
 
@@ -152,23 +151,23 @@ def fit_draw(draw: Draw | None, batch: Parts, leading_axes: int) -> tuple[Draw, 
     if draw is None:
         draw = Draw(minibatch_of="steps" if leading_axes == 1 else "rollouts")
     cut = plan_cut(batch, leading_axes, draw.minibatch_of)
-    length = validate_lengths(batch, cut, draw.minibatch or 1)
-    minibatch = draw.minibatch or length
+    length = validate_lengths(batch, cut, draw.batch_size or 1)
+    batch_size = draw.batch_size or length
     count = length if draw.count is None else draw.count
     if draw.epochs < 1:
         raise InvalidInputError(f"epochs: {draw.epochs}, expected 1 or more", "epochs")
-    if draw.seed is None and length % minibatch:
+    if draw.seed is None and length % batch_size:
         raise InvalidInputError(
-            f"minibatch: {minibatch}, but the batch has {length} rows or sequences, expected a "
-            "multiple of minibatch",
-            "minibatch",
+            f"batch_size: {batch_size}, but the batch has {length} rows or sequences, expected a "
+            "multiple of batch_size",
+            "batch_size",
         )
-    if not minibatch <= count <= length:
+    if not batch_size <= count <= length:
         raise InvalidInputError(
-            f"count: {count}, expected {minibatch} (one minibatch) to {length} (the batch)",
+            f"count: {count}, expected {batch_size} (one minibatch) to {length} (the batch)",
             "count",
         )
-    return replace(draw, minibatch=minibatch, count=count), cut, length
+    return replace(draw, batch_size=batch_size, count=count), cut, length
 
 
 def find_first(batch: Parts, minibatch_of: Unit, length: Any, count: Any) -> tf.Tensor:

@@ -158,18 +158,18 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         """
         plan, mask = self._plan, _find_mask(arguments)
         if isinstance(plan, Replay):  # whose minibatches are drawn already
-            return Draw(minibatch=plan.batch_size, minibatch_of=plan.minibatch_of)
+            return Draw(batch_size=plan.batch_size, minibatch_of=plan.minibatch_of)
         alive = arguments["next_alive"]["alive"]
-        minibatch = plan.batch_size or alive.shape[1]  # all of the iteration is of rollouts
+        batch_size = plan.batch_size or alive.shape[1]  # all of the iteration is of rollouts
         return Draw(
-            minibatch=minibatch,
+            batch_size=batch_size,
             minibatch_of=plan.minibatch_of,
             epochs=plan.epochs,
             seed=derive_seed(self._seed, "minibatches", self._updates),
-            count=None if mask is None else self._count(mask, minibatch),
+            count=None if mask is None else self._count(mask, batch_size),
         )
 
-    def _count(self, mask: np.ndarray, minibatch: int) -> int:
+    def _count(self, mask: np.ndarray, batch_size: int) -> int:
         """Returns the number of rows or columns from which minibatches are drawn.
 
         For rows, it is the number of valid ones; those left over after the last complete minibatch
@@ -180,7 +180,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
           InvalidInputError: there are too few valid rows for one minibatch.
         """
         count = int(mask.sum())
-        needed = minibatch if self._plan.minibatch_of == "steps" else 1
+        needed = batch_size if self._plan.minibatch_of == "steps" else 1
         if count < needed:
             lower = ""
             if needed > 1:
@@ -192,8 +192,8 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
             )
         if self._plan.minibatch_of == "steps":
             return count
-        whole = -(-int(mask[0].sum()) // minibatch)
-        return min(whole, mask.shape[1] // minibatch) * minibatch
+        whole = -(-int(mask[0].sum()) // batch_size)
+        return min(whole, mask.shape[1] // batch_size) * batch_size
 
     def _restore(self, rows: np.ndarray) -> np.ndarray:
         """Moves results to where the iteration's rows were before its gaps were removed."""

@@ -95,7 +95,7 @@ class LearningTask(ComputationTask):
     """A ComputationTask that also owns the optimizers of its variables.
 
         task = LearningTask(algorithm, config.optimizers)
-        learned = task.update(Draw(minibatch=256, epochs=4, seed=7), **rollout, global_t=4096)
+        learned = task.update(Draw(batch_size=256, epochs=4, seed=7), **rollout, global_t=4096)
         publish(task.get_values(), task.export_optimizers())
 
     Costs, gradients, clipping, optimizer steps, targets and the algorithm's methods are one
@@ -170,7 +170,7 @@ class LearningTask(ComputationTask):
         def compile_updates(batch: Parts, specs: Sequence[tf.TensorSpec], xla: bool) -> Any:
             return self._compile_updates(batch, specs, xla, axes, made)
 
-        form = ("updates", made.minibatch_of, made.minibatch, made.seed is None)
+        form = ("updates", made.minibatch_of, made.batch_size, made.seed is None)
         call = self._get_compiled(form, tensors, compile_updates, worth=1)
         numbers = [to_int64(number or 0) for number in (made.epochs, made.seed, made.count)]
         with self._lock:
@@ -239,7 +239,7 @@ class LearningTask(ComputationTask):
         prepare = self._trace_prepare(batch, specs)
         whole_batch = prepare.structured_outputs
         cut = plan_cut(whole_batch, leading_axes, draw.minibatch_of)
-        step = self._trace_step(whole_batch, cut, draw.minibatch, names)
+        step = self._trace_step(whole_batch, cut, draw.batch_size, names)
 
         def flat(*inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
             global_t, settings, epochs, seed, count, *tensors = inputs
@@ -255,7 +255,7 @@ class LearningTask(ComputationTask):
                 find_first(original, draw.minibatch_of, cut.count(whole), count),
                 count,
                 epochs,
-                draw.minibatch,
+                draw.batch_size,
                 None if draw.seed is None else seed,
             )
             leading = tf.shape(tensors[0])[:leading_axes]
@@ -286,7 +286,7 @@ class LearningTask(ComputationTask):
             cached = "" if get_compile_cache() is None else ", or loading it"
             logger.info("compiling the update%s (once)", cached)
 
-    def _trace_step(self, batch: Parts, cut: Cut, minibatch: int, names: "_Names") -> Step:
+    def _trace_step(self, batch: Parts, cut: Cut, batch_size: int, names: "_Names") -> Step:
         """Returns the function that makes one update; tracing it fills `names`."""
 
         def step(
@@ -306,7 +306,7 @@ class LearningTask(ComputationTask):
             return vector, tf.logical_or(stop, tf.logical_not(finite)), list(rows.values())
 
         shapes = [
-            cut.shape_of_minibatch(tf.TensorSpec(tensor.shape, tensor.dtype), i, minibatch)
+            cut.shape_of_minibatch(tf.TensorSpec(tensor.shape, tensor.dtype), i, batch_size)
             for i, tensor in enumerate(flatten(batch))
         ]
         traced: Step = make_concrete(self._trace(step, [*self._common_specs, *shapes]))
@@ -442,7 +442,7 @@ def _trace_epochs(
     first: tf.Tensor,
     count: tf.Tensor,
     epochs: tf.Tensor,
-    minibatch: int,
+    batch_size: int,
     seed: tf.Tensor | None,
 ) -> tuple[tf.Tensor, tf.Tensor, list[tf.Tensor]]:
     """Calls a step with the indices of each minibatch; without a seed they are in order.
@@ -452,7 +452,7 @@ def _trace_epochs(
       of each row, NaN where there are none.
     """
     length = cut.count(whole)
-    most, minibatches = length // minibatch, count // minibatch
+    most, minibatches = length // batch_size, count // batch_size
     axes = 1 if cut.axes[0] == 0 else 2
 
     def run_epoch(epoch: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
@@ -460,7 +460,7 @@ def _trace_epochs(
             order = tf.range(length)
         else:
             order = shuffle(length, tf.stack([seed, epoch]), first)
-        order = tf.reshape(order[: most * minibatch], [most, minibatch])
+        order = tf.reshape(order[: most * batch_size], [most, batch_size])
 
         def run_minibatch(i: tf.Tensor, *carried: tf.Tensor) -> tuple[tf.Tensor, ...]:
             sums, updates, *rows, stopped = carried

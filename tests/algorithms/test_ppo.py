@@ -159,17 +159,17 @@ def test_actor_and_critic_are_clipped_each_to_its_own_norm():
 def test_the_divergence_of_a_minibatch_above_kl_skips_all_later_ones():
     batch = make_batch()
     free = share_task(learning_rate=0.1)
-    learned = free.update(Draw(minibatch=6, epochs=5, seed=1), **batch)
+    learned = free.update(Draw(batch_size=6, epochs=5, seed=1), **batch)
     assert learned.updates == 15
     assert learned.costs["KL"] > 0.001
     bound = make_task(make_config(learning_rate=0.1, epochs=5, kl=0.001))
-    updates = bound.update(Draw(minibatch=6, epochs=5, seed=1), **batch).updates
+    updates = bound.update(Draw(batch_size=6, epochs=5, seed=1), **batch).updates
     assert 1 < updates < 15  # the first sees the policy that the iteration began with
     # What was done until then is what the free one had done.
     short = share_task(learning_rate=0.1)
     for name, value in values_of(bound).items():
         assert np.isfinite(value).all(), name
-    assert updates <= short.update(Draw(minibatch=6, epochs=5, seed=1), **batch).updates
+    assert updates <= short.update(Draw(batch_size=6, epochs=5, seed=1), **batch).updates
 
 
 def compute_divergence(before, after, observations):
@@ -188,7 +188,7 @@ def test_the_update_that_sees_a_larger_divergence_is_the_last_one_worked_out_in_
     free = [values_of(share_task(**settings))]
     for epochs in range(1, 7):
         task = share_task(**settings)
-        task.update(Draw(minibatch=18, epochs=epochs, seed=1), **batch)
+        task.update(Draw(batch_size=18, epochs=epochs, seed=1), **batch)
         free.append(values_of(task))
     seen = batch["inputs"]["observation"]
     divergences = [compute_divergence(free[0], values, seen) for values in free]
@@ -197,7 +197,7 @@ def test_the_update_that_sees_a_larger_divergence_is_the_last_one_worked_out_in_
     # Update number n + 1 sees the policy after n. The bound lies between those after 2 and 3.
     kl = (divergences[2] + divergences[3]) / 2
     bound = make_task(make_config(kl=kl, **settings))
-    learned = bound.update(Draw(minibatch=18, epochs=6, seed=1), **batch)
+    learned = bound.update(Draw(batch_size=18, epochs=6, seed=1), **batch)
     costs, updates = learned.costs, learned.updates
     assert updates == 4
     assert costs["KL"] == pytest.approx(np.mean(divergences[:4]), rel=1e-3)
@@ -240,7 +240,7 @@ def test_a_gradient_that_is_not_finite_is_not_applied_and_is_told():
     before, optimizers = values_of(task), task.export_optimizers()
     batch["rewards"]["reward"][2, 1] = np.inf
     with pytest.raises(NotFiniteError, match="critic"):
-        task.update(Draw(minibatch=6, epochs=2, seed=0), **batch)
+        task.update(Draw(batch_size=6, epochs=2, seed=0), **batch)
     for name, value in values_of(task).items():
         np.testing.assert_array_equal(value, before[name])
     assert task.export_optimizers().updates == optimizers.updates == 0
@@ -251,11 +251,11 @@ def test_values_count_only_as_far_as_clip_value():
     batch = make_batch()
     # In the first update no value has moved, and the two are the same; later they are not.
     for seed in range(3):
-        first = near.update(Draw(minibatch=18, epochs=1, seed=seed), **batch).costs
-        second = far.update(Draw(minibatch=18, epochs=1, seed=seed), **batch).costs
+        first = near.update(Draw(batch_size=18, epochs=1, seed=seed), **batch).costs
+        second = far.update(Draw(batch_size=18, epochs=1, seed=seed), **batch).costs
         assert first["critic"] == pytest.approx(second["critic"], rel=1e-5)
-    near.update(Draw(minibatch=18, epochs=50, seed=9), **batch)
-    far.update(Draw(minibatch=18, epochs=50, seed=9), **batch)
+    near.update(Draw(batch_size=18, epochs=50, seed=9), **batch)
+    far.update(Draw(batch_size=18, epochs=50, seed=9), **batch)
     moved = [
         np.abs(run_network(values_of(task), "value", batch["inputs"]["observation"])).max()
         for task in (near, far)
@@ -266,9 +266,9 @@ def test_values_count_only_as_far_as_clip_value():
 def test_rows_and_whole_rollouts_give_the_same_update():
     """One minibatch of all there is, in whatever order: the same update, 1e-5."""
     batch, task = make_batch(), share_task()
-    first = task.update(Draw(minibatch=18, epochs=1, seed=3), **batch).costs
+    first = task.update(Draw(batch_size=18, epochs=1, seed=3), **batch).costs
     rows, slots = values_of(task), share_task()
-    learned = slots.update(Draw(minibatch=3, minibatch_of="rollouts", epochs=1, seed=4), **batch)
+    learned = slots.update(Draw(batch_size=3, minibatch_of="rollouts", epochs=1, seed=4), **batch)
     second = learned.costs
     assert first == pytest.approx(second, rel=1e-4, abs=1e-6)
     for name, value in rows.items():
@@ -526,7 +526,7 @@ def train_on_the_point(mirror, seed, iterations=15):
             "rewards": {"reward": -((x + u) ** 2).sum(-1, keepdims=True)},
             "actions": {"action": u, LOG_PROB: actions[LOG_PROB].T},
         }
-        task.update(Draw(minibatch=64, epochs=5, seed=iteration), **batch)
+        task.update(Draw(batch_size=64, epochs=5, seed=iteration), **batch)
     values, x = values_of(task), random.uniform((-1, -1), (0, 1), (500, 2))
     u = run_network(values, "policy", x)
     image = run_network(values, "policy", x * [-1, 1]) * [-1, 1]

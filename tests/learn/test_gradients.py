@@ -95,8 +95,8 @@ def test_its_pushes_lead_to_what_one_compiled_update_leads_to(kind: Any, xla: bo
 
 def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused() -> None:
     task = GradientTask(Chase(Scalars(False)))
-    with pytest.raises(InvalidInputError, match="minibatch: 2, but the batch has 3 rows or seq"):
-        list(task.compute_updates(Draw(minibatch=2), **make_x(np.arange(3.0))))
+    with pytest.raises(InvalidInputError, match="batch_size: 2, but the batch has 3 rows or seq"):
+        list(task.compute_updates(Draw(batch_size=2), **make_x(np.arange(3.0))))
 
 
 def test_phases_that_do_not_fit_the_groups_are_refused() -> None:
@@ -121,7 +121,7 @@ class Failing(PreparedVersion):
 
 def test_an_error_in_stop_names_its_line() -> None:
     task = GradientTask(Failing(Scalars(False)))
-    draw = Draw(minibatch=2, epochs=2, seed=1)
+    draw = Draw(batch_size=2, epochs=2, seed=1)
     with pytest.raises(ConfigError, match=r"test_gradients\.py:\d+: KeyError: 'no such cost'"):
         list(task.compute_updates(draw, **make_x(np.arange(4.0))))
 
@@ -129,10 +129,10 @@ def test_an_error_in_stop_names_its_line() -> None:
 @pytest.mark.parametrize(
     ("draw", "want"),
     [
-        (Draw(epochs=0, minibatch=2, seed=0), "epochs: 0, expected 1 or more"),
+        (Draw(epochs=0, batch_size=2, seed=0), "epochs: 0, expected 1 or more"),
         (Draw(epochs=0), "epochs: 0, expected 1 or more"),
-        (Draw(epochs=2, minibatch=2, seed=0, count=1), "count: 1, expected 2 .* to 4"),
-        (Draw(epochs=2, minibatch=2, seed=0, count=5), "count: 5, expected 2 .* to 4"),
+        (Draw(epochs=2, batch_size=2, seed=0, count=1), "count: 1, expected 2 .* to 4"),
+        (Draw(epochs=2, batch_size=2, seed=0, count=5), "count: 5, expected 2 .* to 4"),
     ],
 )
 def test_numbers_with_which_no_update_would_be_the_last_are_refused(draw: Draw, want: str) -> None:
@@ -147,7 +147,7 @@ def test_results_of_rows_are_at_their_places_after_all_epochs(kind: Any, minibat
     task = GradientTask(kind(Scalars(False)))
     task.wants_rows = True
     x = np.arange(4.0, dtype=np.float32)
-    draw = Draw(minibatch=minibatch, epochs=3, seed=1)
+    draw = Draw(batch_size=minibatch, epochs=3, seed=1)
     *_, last = task.compute_updates(draw, **make_x(x))
     assert last.is_last
     assert last.rows

@@ -160,14 +160,14 @@ class Reference(GradientTask):
             length = STEPS * width if unit == "steps" else width
             before = first * STEPS if unit == "steps" else first
             end = before + length
-            size = end * draw.minibatch // total - before * draw.minibatch // total
-            size = min(size, length // (total // draw.minibatch))
+            size = end * draw.batch_size // total - before * draw.batch_size // total
+            size = min(size, length // (total // draw.batch_size))
             count = length if unit == "steps" else width
             chosen = draw_minibatches(
                 length, count, size, draw.seed, find_first({"extras": {}}, unit, length, count)
             )
             drawn.append(_to_joint(chosen, first, width, unit))
-        updates = draw.epochs * (total // draw.minibatch)
+        updates = draw.epochs * (total // draw.batch_size)
         for index, several in enumerate(itertools.islice(zip(*drawn, strict=False), updates)):
             union = tf.constant(np.concatenate(several).astype(np.int32))
             chosen_parts = {**prepared, CHOSEN: {unit: union}}

@@ -111,11 +111,11 @@ def test_gradients_of_a_hundred_minibatches_are_those_of_the_compiled_update(nam
         whole.set_values(values)
         state = whole.export_optimizers()
         whole.import_optimizers(replace(state, steps=dict.fromkeys(state.steps, number)))
-        whole.update(Draw(minibatch=ROWS), **first)
+        whole.update(Draw(batch_size=ROWS), **first)
         want = [before - after for before, after in zip(values, whole.get_values(), strict=True)]
         task.set_values(values)
         task.num_gradients = number
-        for gradient in task.compute_updates(Draw(minibatch=ROWS), **first):
+        for gradient in task.compute_updates(Draw(batch_size=ROWS), **first):
             groups = gradient.groups or tuple(inside.trained_groups)
             own = [
                 place

@@ -149,12 +149,14 @@ def test_gradients_of_sequences_beside_agents_are_those_of_the_compiled_updates(
     arguments = policy.data_preprocess(arguments_of)
     before = inside.get_values()
     values = [value.copy() for value in before]
-    learned = inside.update(Draw(minibatch=4, minibatch_of="rollouts"), **arguments)
+    learned = inside.update(Draw(batch_size=4, minibatch_of="rollouts"), **arguments)
     assert learned.updates == 2
     beside.set_values(values)
     names = [variable.name for variable in beside.get_variables()]
     trainable = [get_name(variable) for variable in get_trainable_variables(other.model)]
-    for gradient in beside.compute_updates(Draw(minibatch=4, minibatch_of="rollouts"), **arguments):
+    for gradient in beside.compute_updates(
+        Draw(batch_size=4, minibatch_of="rollouts"), **arguments
+    ):
         for name, array in zip(trainable, gradient.arrays, strict=True):
             values[names.index(name)] = values[names.index(name)] - 1e-3 * array
         beside.set_values(values)

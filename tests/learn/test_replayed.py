@@ -248,7 +248,7 @@ def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused():
     with pytest.raises(
         InvalidInputError, match="the batch has 8 rows or sequences, expected a multiple of"
     ):
-        policy._task.update(Draw(minibatch=3), **arguments)
+        policy._task.update(Draw(batch_size=3), **arguments)
 
 
 def test_plans_of_replay_name_their_defaults():

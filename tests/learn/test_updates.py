@@ -171,7 +171,7 @@ def test_epochs_of_minibatches_equal_a_slow_reference(xla, caplog, monkeypatch):
     minibatches = [rows for epoch in range(5) for rows in order_of(7, epoch, ROWS, 4)]
     assert len(minibatches) == 10
     want, want_costs = run_slowly(task, batch, minibatches)
-    learned = task.update(Draw(minibatch=4, epochs=5, seed=7), **batch)
+    learned = task.update(Draw(batch_size=4, epochs=5, seed=7), **batch)
     assert learned.updates == 10
     assert learned.costs == pytest.approx(want_costs, rel=1e-5)
     assert_values(task, want)
@@ -218,7 +218,7 @@ def test_updates_are_those_of_gradients_and_the_servers_kernel(epochs, slow_clip
     x, y = batch["inputs"]["x"], batch["rewards"]["reward"]
     if epochs:
         store.apply(None, env_steps=40)
-        means = task.update(Draw(minibatch=3, epochs=2, seed=5), **batch, global_t=40).costs
+        means = task.update(Draw(batch_size=3, epochs=2, seed=5), **batch, global_t=40).costs
         parts = [rows for epoch in range(2) for rows in order_of(5, epoch, ROWS, 3)]
     else:
         parts = [np.arange(ROWS)] * 6
@@ -274,7 +274,7 @@ STEPS = [
 def test_phases_see_the_values_that_earlier_ones_left(algorithm, steps, costs, xla):
     task = make_scalars(algorithm, xla)
     for number, (critic, actor) in enumerate(steps):
-        learned = task.update(Draw(minibatch=1, epochs=1, seed=0), **make_x([0.0]))
+        learned = task.update(Draw(batch_size=1, epochs=1, seed=0), **make_x([0.0]))
         assert learned.updates == 1
         if number == 0:
             assert learned.costs == pytest.approx(costs)
@@ -295,7 +295,7 @@ def test_a_phase_can_run_in_every_third_update_and_counts_its_own_steps(epochs, 
 
     task = make_scalars(Delayed, xla)
     if epochs:
-        learned = task.update(Draw(minibatch=1, epochs=1, seed=0), **make_x(np.zeros(7)))
+        learned = task.update(Draw(batch_size=1, epochs=1, seed=0), **make_x(np.zeros(7)))
         # Before the updates 3 and 6 the critic was at 3 - 2 / 2^3 and 3 - 2 / 2^6, the actor at 0
         # and half of that.
         first, second = 3 - 2 / 2**3, 3 - 2 / 2**6
@@ -385,7 +385,7 @@ class Climb(Algorithm):
 @XLA_OR_SLOW
 def test_stop_ends_all_epochs_after_the_update_that_asked_for_it(xla):
     task = make_scalars(Climb, xla)
-    draw, rows = Draw(minibatch=2, epochs=4, seed=0), make_x(np.zeros(6))
+    draw, rows = Draw(batch_size=2, epochs=4, seed=0), make_x(np.zeros(6))
     learned = task.update(draw, **rows)
     # Heights before the updates: 0, 1, 2, 3, 4. Three minibatches are an epoch.
     assert learned.updates == 5
@@ -463,7 +463,7 @@ def test_a_target_follows_its_source_also_after_a_resume(model, wanted, xla):
     for _ in range(2):
         resumed.update(**make_x([0.0]))
         seen.append(read_target(resumed))
-    resumed.update(Draw(minibatch=1, epochs=1, seed=0), **make_x(np.zeros(3)))
+    resumed.update(Draw(batch_size=1, epochs=1, seed=0), **make_x(np.zeros(3)))
     seen.append(read_target(resumed))
     assert seen == pytest.approx([*wanted[:6], wanted[8]], rel=1e-5)
     assert read(resumed)["actor"] == 9
@@ -555,16 +555,16 @@ class RowResults(Algorithm):
 def test_results_of_rows_come_back_at_their_places(xla):
     task = make_scalars(RowResults, xla)
     x = np.arange(12, dtype=np.float32)
-    got = task.update(Draw(minibatch=12, epochs=2, seed=0), **make_x(x))
+    got = task.update(Draw(batch_size=12, epochs=2, seed=0), **make_x(x))
     np.testing.assert_array_equal(got.rows["double"], 2 * x)
     rollouts = x.reshape(3, 4)
     batch = as_batch({"x": rollouts}, rollouts[..., None])
     cuts = [("steps", 2), ("rollouts", 2), ("rollouts", 4), ("steps", 12)]
     for of, minibatch in cuts[:2] if xla else cuts:
-        got = task.update(Draw(minibatch=minibatch, minibatch_of=of, epochs=1, seed=0), **batch)
+        got = task.update(Draw(batch_size=minibatch, minibatch_of=of, epochs=1, seed=0), **batch)
         np.testing.assert_array_equal(got.rows["double"], 2 * rollouts)
     # Rows that were in no minibatch have none.
-    got = task.update(Draw(minibatch=5, epochs=1, seed=0), **make_x(x))
+    got = task.update(Draw(batch_size=5, epochs=1, seed=0), **make_x(x))
     learned = ~np.isnan(got.rows["double"])
     assert learned.sum() == 10
     np.testing.assert_array_equal(got.rows["double"][learned], 2 * x[learned])
@@ -593,11 +593,11 @@ def count_rows(learned):
 def test_an_epoch_goes_through_every_row_once_and_leaves_the_rest_out(xla):
     task = share(make_seen, xla)
     rows = make_x(2.0 ** np.arange(12))
-    learned = task.update(Draw(minibatch=4, epochs=3, seed=1), **rows)
+    learned = task.update(Draw(batch_size=4, epochs=3, seed=1), **rows)
     assert (learned.updates, count_rows(learned)) == (9, 3 * (2**12 - 1))
     left_out = set()
     for seed in range(6):
-        learned = task.update(Draw(minibatch=5, epochs=1, seed=seed), **rows)
+        learned = task.update(Draw(batch_size=5, epochs=1, seed=seed), **rows)
         seen = count_rows(learned)
         assert (learned.updates, seen.bit_count()) == (2, 10)
         left_out.add(2**12 - 1 - seen)
@@ -609,12 +609,12 @@ def test_only_the_rows_that_count_are_gone_through(xla):
     task = share(make_seen, xla)
     rows = make_x(2.0 ** np.arange(12))
     for count, updates, each in ((8, 2, 8), (11, 2, 8), (4, 1, 4), (12, 3, 12)):
-        learned = task.update(Draw(minibatch=4, epochs=1, seed=count, count=count), **rows)
+        learned = task.update(Draw(batch_size=4, epochs=1, seed=count, count=count), **rows)
         seen = count_rows(learned)
         assert (learned.updates, seen.bit_count()) == (updates, each)
         assert seen < 2**count
     with pytest.raises(InvalidInputError, match=r"count: 13, expected 4 .* to 12"):
-        task.update(Draw(minibatch=4, epochs=1, seed=0, count=13), **rows)
+        task.update(Draw(batch_size=4, epochs=1, seed=0, count=13), **rows)
 
 
 @XLA_OR_SLOW
@@ -623,7 +623,7 @@ def test_the_same_seed_gives_the_same_result(xla):
 
     def run(seed):
         task = share(make_regression, xla)
-        result = task.update(Draw(minibatch=4, epochs=2, seed=seed), **batch)
+        result = task.update(Draw(batch_size=4, epochs=2, seed=seed), **batch)
         return result.costs, np.concatenate([value.ravel() for value in task.get_values()])
 
     (first, one), (again, two), (other, three) = run(3), run(3), run(2**63 + 4)
@@ -705,7 +705,7 @@ def make_rollout(steps=5, slots=6):
 def test_rollouts_cut_by_slots_keep_their_steps_and_their_memory(xla):
     task = LearningTask(WholeRollouts(Sequences(xla)), {"default": SGD})
     learned = task.update(
-        Draw(minibatch=2, minibatch_of="rollouts", epochs=2, seed=0), **make_rollout()
+        Draw(batch_size=2, minibatch_of="rollouts", epochs=2, seed=0), **make_rollout()
     )
     assert learned.updates == 6
     wanted = {"default": 0, "slots": 2 * (2**6 - 1) / 6, "wrong": 0, "length": 10}
@@ -725,7 +725,7 @@ def test_rollouts_cut_by_rows_are_taken_apart(xla):
     task = make_scalars(Rows, xla)
     rows = 2.0 ** np.arange(12, dtype=np.float32).reshape(3, 4)
     batch = as_batch({"x": rows}, rows[..., None])
-    learned = task.update(Draw(minibatch=6, epochs=1, seed=1), **batch)
+    learned = task.update(Draw(batch_size=6, epochs=1, seed=1), **batch)
     assert (learned.updates, count_rows(learned), learned.costs["wrong"]) == (2, 2**12 - 1, 0)
 
 
@@ -783,7 +783,7 @@ def test_whole_rollouts_of_an_actor_critic_equal_its_gradients_on_a_server(xla, 
     """a2c has loops over the steps of a rollout, whose gradients are taken inside of our loops."""
     config, batch, before, want = whole_rollouts
     task = LearningTask(make_gru_algorithm(config, xla), config.optimizers)
-    task.update(Draw(minibatch=2, minibatch_of="rollouts", epochs=2, seed=9), **batch)
+    task.update(Draw(batch_size=2, minibatch_of="rollouts", epochs=2, seed=9), **batch)
     assert_values(task, want, 2e-5)
     assert any((value != v.value).any() for value, v in zip(task.get_values(), before, strict=True))
 
@@ -794,7 +794,7 @@ def test_imported_optimizers_go_on_bit_for_bit(xla):
 
     def go_on(task):
         task.update(**batch)
-        task.update(Draw(minibatch=4, epochs=1, seed=1), **batch)
+        task.update(Draw(batch_size=4, epochs=1, seed=1), **batch)
         return task.get_values()
 
     task = share(make_regression, xla)
@@ -853,7 +853,7 @@ def test_an_update_that_xla_cannot_compile_is_an_error_with_line_and_cure():
     task = LearningTask(Uncompilable(Regressor(xla=True)), OPTIMIZERS)
     want = rf"{re.escape(__file__)}:\d+: XLA cannot compile learn or prepare: .*xla = False"
     with pytest.raises(ConfigError, match=want):
-        task.update(Draw(minibatch=4, epochs=2, seed=1), **make_batch())
+        task.update(Draw(batch_size=4, epochs=2, seed=1), **make_batch())
 
 
 MISTAKES = {
@@ -931,8 +931,8 @@ def test_a_gradient_alone_is_refused_where_there_are_phases():
 @pytest.mark.parametrize(
     ("draw", "changes", "field", "message"),
     [
-        ({"minibatch": 12}, {}, "minibatch", "minibatch: 12, expected 1 to 11"),
-        ({"minibatch": -1}, {}, "minibatch", "minibatch: -1, expected 1 to 11"),
+        ({"batch_size": 12}, {}, "batch_size", "batch_size: 12, expected 1 to 11"),
+        ({"batch_size": -1}, {}, "batch_size", "batch_size: -1, expected 1 to 11"),
         ({"epochs": 0}, {}, "epochs", "epochs: 0, expected 1 or more"),
         ({"minibatch_of": "rollouts"}, {}, "minibatch_of", "has no time axis"),
         (
@@ -947,7 +947,7 @@ def test_what_does_not_fit_together_is_refused(draw, changes, field, message):
     task = LearningTask(Regression(Regressor()), OPTIMIZERS)
     before = task.get_values()
     with pytest.raises(InvalidInputError, match=message) as caught:
-        task.update(replace(Draw(minibatch=4, seed=0), **draw), **{**make_batch(), **changes})
+        task.update(replace(Draw(batch_size=4, seed=0), **draw), **{**make_batch(), **changes})
     assert caught.value.field == field
     for old, new in zip(before, task.get_values(), strict=True):
         np.testing.assert_array_equal(old, new)
@@ -957,9 +957,9 @@ def test_rollouts_whose_axes_are_swapped_are_refused():
     task = LearningTask(WholeRollouts(Sequences(False)), {"default": SGD})
     batch = make_rollout()
     with pytest.raises(InvalidInputError, match='minibatch_of: "steps", but the memory'):
-        task.update(Draw(minibatch=2, epochs=1, seed=0), **batch)
+        task.update(Draw(batch_size=2, epochs=1, seed=0), **batch)
     scalars = make_scalars(Seen)
     x = np.zeros((3, 4), np.float32)
     swapped = {**make_x(x), "next_alive": {"alive": np.ones((4, 3))}}
     with pytest.raises(InvalidInputError, match=r"\[4, 3\] steps and slots, expected \[3, 4\]"):
-        scalars.update(Draw(minibatch=2, epochs=1, seed=0), **swapped)
+        scalars.update(Draw(batch_size=2, epochs=1, seed=0), **swapped)

@@ -95,7 +95,7 @@ def update_all(config: Any, algorithm: Any, batches: list[Batch]) -> dict[str, n
             return np.concatenate([getattr(b, name) for b in part]).astype(np.float32)
 
         task.update(
-            Draw(minibatch=ROWS),
+            Draw(batch_size=ROWS),
             inputs={"observation": join("x")},
             next_inputs={"observation": join("next_x")},
             next_alive={"alive": (join("discounts") > 0).astype(np.float32)},

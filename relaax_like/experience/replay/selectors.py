@@ -52,23 +52,23 @@ class Uniform:
         self._count -= len(ids)
 
     def draw(
-        self, minibatches: int, size: int, random: np.random.Generator, done: int
+        self, minibatches: int, batch_size: int, random: np.random.Generator, done: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draws minibatches; there must be an item.
 
         Args:
           minibatches: U.
-          size: B.
+          batch_size: B.
           random: source of the draws.
           done: number of minibatches that the run has drawn before.
 
         Returns:
           Ids, `[U, B] int64`, and weights, `[U, B] float32`.
         """
-        places = random.integers(0, self._count, minibatches * size)
-        weights = np.empty((minibatches, size), np.float32)
+        places = random.integers(0, self._count, minibatches * batch_size)
+        weights = np.empty((minibatches, batch_size), np.float32)
         weights.fill(1.0)
-        return self._members.take(places).reshape(minibatches, size), weights
+        return self._members.take(places).reshape(minibatches, batch_size), weights
 
     def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
         """Ignores the errors, and returns 0: there are no priorities."""
@@ -143,17 +143,17 @@ class Prioritized:
         self._count -= len(ids)
 
     def draw(
-        self, minibatches: int, size: int, random: np.random.Generator, done: int
+        self, minibatches: int, batch_size: int, random: np.random.Generator, done: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """See `Uniform`."""
         total = self._tree.total
-        segments = np.arange(size) + random.random((minibatches, size))
-        positions = self._tree.find((segments * (total / size)).reshape(-1))
-        probabilities = (self._tree.get(positions) / total).reshape(minibatches, size)
+        segments = np.arange(batch_size) + random.random((minibatches, batch_size))
+        positions = self._tree.find((segments * (total / batch_size)).reshape(-1))
+        probabilities = (self._tree.get(positions) / total).reshape(minibatches, batch_size)
         betas = np.minimum(1.0, self._beta + _INCREMENT * (done + np.arange(minibatches)))
         weights = (self._count * probabilities) ** -betas[:, None]
         weights /= weights.max(1, keepdims=True)
-        return self._ids[positions].reshape(minibatches, size), weights.astype(np.float32)
+        return self._ids[positions].reshape(minibatches, batch_size), weights.astype(np.float32)
 
     def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
         """Sets the priorities of items from their errors, such as value errors.

@@ -93,7 +93,7 @@ class Table:
         self._items = items
         self._selector = selector
         self._limiter = limiter
-        self._size = minibatch_size
+        self._batch_size = minibatch_size
         self._seed = seed
         self._random = np.random.Generator(np.random.PCG64(seed))
         storage.start(items.rule)
@@ -183,7 +183,7 @@ class Table:
             if not self._can_sample(minibatches):
                 return None
             ids, weights = self._selector.draw(
-                minibatches, self._size, self._random, self._minibatches
+                minibatches, self._batch_size, self._random, self._minibatches
             )
             if limiter:
                 limiter.note_sample(minibatches)

@@ -122,7 +122,7 @@ def test_padding_changes_no_number(layers, changes):
         }
         unit, minibatch = "steps", 15
     learned = plain.update(
-        Draw(minibatch=minibatch, minibatch_of=unit, epochs=3, seed=0), **arguments
+        Draw(batch_size=minibatch, minibatch_of=unit, epochs=3, seed=0), **arguments
     )
     got = optim.optimize(buffer)
     assert got.pop("updates") == learned.updates == 3
