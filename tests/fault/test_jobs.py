@@ -85,19 +85,18 @@ class Site(Processes):
         """Returns a number that grows with each version and each job that is done."""
         return sum(job.version + 100 * (job.state in ENDED) for job in self.list().values())
 
-    def wait_progress(self) -> None:
-        before = self.measure_progress()
+    def wait_progress(self, before: int | None = None) -> None:
+        """Waits until there is progress since it was measured; None: since now."""
+        before = self.measure_progress() if before is None else before
         wait_until(lambda: self.measure_progress() > before, self.started)
 
     def wait_all_done(self) -> None:
-        """Waits until all acknowledged jobs are done."""
-
-        def are_done() -> bool:
-            jobs = self.list()
-            return all(jobs[number].state in ENDED for number in self.acknowledged)
-
-        wait_until(are_done, self.started)
-        jobs = self.list()
+        """Waits while there is progress, until all acknowledged jobs are done, however many."""
+        while True:
+            before, jobs = self.measure_progress(), self.list()
+            if all(jobs[number].state in ENDED for number in self.acknowledged):
+                break
+            self.wait_progress(before)
         for number in self.acknowledged:
             assert jobs[number].state == pb.JobInfo.DONE, jobs[number]
             assert jobs[number].step == STEPS
