@@ -509,13 +509,13 @@ def test_file_system_without_deadlines_that_hangs_is_waited_for(
 HANG = """
 import os, sys
 from pathlib import Path
-from relaax_like.parameter_server.mirror import Mirror
+from relaax_like.parameter_server.mirror import SnapshotMirror
 folder = Path(sys.argv[1])
 (path,) = folder.glob("cp-*")
 pipe = folder / "elsewhere" / path.name / "manifest.json"
 pipe.parent.mkdir(parents=True)
 os.mkfifo(pipe)
-mirror = Mirror(f"file://{folder}/elsewhere")
+mirror = SnapshotMirror(f"file://{folder}/elsewhere")
 mirror.offer(path)
 mirror.close(0.5)
 mirror.close(0.5)

@@ -194,6 +194,8 @@ class Stopped(BaseException):
 _LOOK_SEC = 0.05
 # Time that a call of a library has to end after a signal, while a process starts.
 _INTERRUPT_SEC = 0.3
+# Time that one thread has to call what ends the process, while another waits to do the same.
+_END_SEC = 1.0
 # A process that has not ended this long after the first signal says how to end it.
 _PATIENCE_SEC = 5.0
 
@@ -257,6 +259,7 @@ class Shutdown:
         self.requested: threading.Event = SignalEvent()
         # Acquired by the first request, and never released; no request waits for it.
         self._first = threading.Lock()
+        self._ending = threading.RLock()  # a handler can interrupt another one
         self.exit_status = 0
         self._callbacks: list[Callable[[], None]] = []
         self._last_callbacks: list[Callable[[], None]] = []
@@ -299,7 +302,7 @@ class Shutdown:
         self._callbacks.append(callback)
 
     def on_repeat(self, callback: Callable[[], None]) -> None:
-        """Calls `callback` in the handler of a second signal, just before the process ends."""
+        """Calls `callback` just before a second signal ends the process; it can be called twice."""
         self._last_callbacks.append(callback)
 
     @contextlib.contextmanager
@@ -351,8 +354,9 @@ class Shutdown:
             )
 
     def _end_now(self, number: int) -> None:
-        callbacks, self._last_callbacks = self._last_callbacks, []
-        for callback in callbacks:
+        # The main thread and that of `_watch` can both be here: the first one has time to finish.
+        self._ending.acquire(timeout=_END_SEC)
+        for callback in self._last_callbacks:
             callback()
         os._exit(128 + number)
 

@@ -273,6 +273,25 @@ def test_a_second_signal_does_not_wait_for_a_call_of_a_library(tmp_path: Path):
         assert program.lines[-1] == "last"
 
 
+def test_what_a_second_signal_calls_is_not_cut_off(tmp_path: Path):
+    """Python's handler and the thread that waits for signals both end the process."""
+    code = (
+        "import time\n"
+        "from relaax_like.runs.processes.process import Shutdown\n"
+        "shutdown = Shutdown()\n"
+        "shutdown.on_repeat(lambda: (time.sleep(0.5), print('last', flush=True)))\n"
+        "print('ready', flush=True)\n"
+        "while True:\n"
+        "    time.sleep(0.01)\n"
+    )
+    with Processes(tmp_path) as processes:
+        program = processes.start("idle", [sys.executable, "-c", code])
+        program.wait_for("ready")
+        program.send(signal.SIGINT)
+        assert program.stop(signal.SIGTERM) in (128 + signal.SIGINT, 128 + signal.SIGTERM)
+        assert "last" in program.lines
+
+
 def test_a_process_that_a_call_keeps_from_ending_says_how_to_end_it(tmp_path: Path):
     code = (
         "import hashlib\n"
