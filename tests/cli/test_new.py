@@ -11,10 +11,11 @@ import pytest
 from support.certificates import write_private
 from support.cluster import find_free_port
 
-from relaax_like.cli.new import write_environment
+from relaax_like.cli.new import _find_unsupported, write_environment
 from relaax_like.client_checks.checks import FAILED, PASSED, Setting
 from relaax_like.client_checks.run import check_client
 from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.spaces import Space
 
 RELAAX = (sys.executable, "-m", "relaax_like.cli.main")
 # Language -> the commands that it needs, and the part of RELAAX_REQUIRE_NODE=1 and the like, which
@@ -176,3 +177,12 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="choose another folder"):
         write_environment(tmp_path / "file" / "walk", "python", '{"box": [2]}', '{"discrete": 2}')
+
+
+def test_a_kind_of_space_that_a_language_cannot_write_is_named() -> None:
+    class Other(Space):
+        """A kind that no template knows."""
+
+    space = Other(dtype="float32", shape=(4,))
+    found = _find_unsupported("command", space, {"forms": {"": {}}})
+    assert list(found) == [f"a space {space.describe()}"]

@@ -348,3 +348,10 @@ def test_shipped_algorithms_leave_the_same_things_open():
     )
     for name in names:
         assert load("config", name).Config().lacks_spaces
+
+
+def test_actions_that_do_not_count_from_0_are_refused() -> None:
+    validate_discrete({"action": Discrete(n=3)}, 3)
+    with pytest.raises(InvalidInputError, match="counts actions from 0") as caught:
+        validate_discrete({"action": Discrete(n=3, start=1)}, 3)
+    assert caught.value.field == "action_spaces"

@@ -13,12 +13,13 @@ import tensorflow as tf
 from relaax_like.nn import distributions
 from relaax_like.nn.action_heads import (
     actions_to_wire,
+    fit_actions,
     make_action_spec,
     make_policy,
     num_parameters,
 )
 from relaax_like.wire.errors import InvalidInputError
-from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete
+from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 
 def box(low, high, shape=(2, 3), dtype="float32"):
@@ -205,3 +206,11 @@ make_policy(space, parameters).sample(np.random.default_rng(0))
 assert "tensorflow" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_actions_of_an_unknown_kind_are_not_exported():
+    class Other(Space):
+        """A kind that an export does not know."""
+
+    with pytest.raises(InvalidInputError, match=r"Other of float32, shape \[4\].*exported"):
+        fit_actions(Other(dtype="float32", shape=(4,)), np.zeros(4))
