@@ -249,7 +249,7 @@ def send_keys(address: Address) -> Iterator[int]:
 
 def send_digits(address: Address) -> Iterator[int]:
     """Says hello with very long numbers."""
-    numbers = b", ".join([b"9" * 4000] * 240)
+    numbers = b", ".join([b"9" * 4000] * 120 + [b"9" * 399] * 1_200)
     space = b'{"box": [' + numbers + b"]}"
     yield from _send_json(address, b'{"name": "w", "action": {}, "observation": ' + space + b"}")
 

@@ -7,10 +7,11 @@ from typing import NamedTuple
 from relaax_like.rlx_server.codec import Body
 from relaax_like.wire.errors import ProtocolError
 
-# The buffer: its first size, by how much it grows at least once a message does not fit, and the
-# largest one that is kept for the next message.
+# The buffer: its first size, by how much it grows at least and at most once a message does not fit,
+# and the largest one that is kept for the next message.
 FIRST_BYTES = 1 << 11
 _GROWTH_BYTES = 1 << 15
+_MAX_GROWTH_BYTES = 1 << 20
 _KEPT_BYTES = 1 << 16
 
 
@@ -59,9 +60,18 @@ class Carrier(abc.ABC):
         self._data: bytearray = bytearray(FIRST_BYTES) if before is None else before._data
         self._start: int = 0 if before is None else before._start
         self._end: int = 0 if before is None else before._end
+        self._room = 0 if before is None else before._room  # by how much the buffer will grow
 
     def get_buffer(self) -> memoryview:
         """Returns where the next bytes go; it is never empty."""
+        if self._room:
+            more, self._room = bytes(self._room), 0
+            try:  # in place: a copy of some MB holds up all other connections
+                del self._data[: self._start]
+                self._data += more
+            except BufferError:  # a message is still in use
+                self._data = self._data[self._start : self._end] + more
+            self._start, self._end = 0, self._end - self._start
         return memoryview(self._data)[self._end :]
 
     def add(self, nbytes: int) -> None:
@@ -107,11 +117,10 @@ class Carrier(abc.ABC):
         return self._start == self._end
 
     def make_room(self, reserve: Callable[[int], bool]) -> None:
-        """Moves an unfinished message to the front of a larger buffer, if there is no more room.
+        """Makes the buffer larger, if there is no more room: with an unfinished message at its front.
 
-        So memory grows with what was sent, not with what was announced. The buffer becomes twice as
-        large as what has arrived, and at least 32 KiB larger; beyond that, it is no larger than
-        what was announced.
+        So memory grows with what was sent, not with what was announced. The buffer grows by as much
+        as has arrived, at least by 32 KiB and at most by 1 MiB, but not beyond what was announced.
 
         Args:
           reserve: called with a number of bytes before they are allocated; returns whether the
@@ -119,25 +128,24 @@ class Carrier(abc.ABC):
         """
         if self._end < len(self._data):
             return
-        begun = self._data[self._start : self._end]
-        room = max(_GROWTH_BYTES, len(begun))
+        begun = self._end - self._start
+        room = min(max(_GROWTH_BYTES, begun), _MAX_GROWTH_BYTES)
         if announced := self._get_announced():
-            room = min(room, max(announced - len(begun), _GROWTH_BYTES))
+            room = min(room, max(announced - begun, _GROWTH_BYTES))
         if not begun or reserve(room):
-            self._data = begun + bytearray(room)
-            self._start, self._end = 0, len(begun)
+            self._room = room
 
     def release(self) -> None:
         """Notes that no message is used any more."""
         if self.is_empty:
-            self._start = self._end = 0
+            self._start = self._end = self._room = 0
             if len(self._data) > _KEPT_BYTES:
                 self._data = bytearray(FIRST_BYTES)
 
     def drop(self) -> None:
         """Drops all that has arrived."""
         self._data = bytearray(FIRST_BYTES)
-        self._start = self._end = 0
+        self._start = self._end = self._room = 0
 
     def _get_announced(self) -> int:
         """Returns the length that the unfinished message has announced; 0: not known."""
