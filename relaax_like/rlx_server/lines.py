@@ -32,7 +32,7 @@ class Lines(Carrier):
                 return
             line = data[self._start : stop]
             self._start, self._searched = stop + 1, 0
-            if bytes(line).strip():
+            if bytes(line[:1]).strip() or bytes(line).strip():
                 yield line
 
     def pack(self, body: bytes) -> bytes:
