@@ -117,7 +117,7 @@ class Carrier(abc.ABC):
         return self._start == self._end
 
     def make_room(self, reserve: Callable[[int], bool]) -> None:
-        """Makes the buffer larger, if there is no more room: with an unfinished message at its front.
+        """Makes the buffer larger if it is full, with an unfinished message at its front.
 
         So memory grows with what was sent, not with what was announced. The buffer grows by as much
         as has arrived, at least by 32 KiB and at most by 1 MiB, but not beyond what was announced.

@@ -31,8 +31,8 @@ from relaax_like.wire.spaces import ACTION, MAX_LEAVES, OBSERVATION, Spaces, spa
 Uint32 = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 _MAX_HELLO_BYTES = 1 << 20
 _MAX_KEYS = 16 * MAX_LEAVES  # of a hello: more than the most leaves need
-# 400 digits take long to read, and no number needs them. Looked for in parts and without an expression,
-# which would take 20 ms and more for the longest hello.
+# 400 digits take long to read, and no number needs them. Looked for in parts and without an
+# expression, which would take 20 ms and more for the longest hello.
 _TO_ZEROS = bytes.maketrans(b"123456789", b"000000000")
 _DIGITS = b"0" * 400
 _PART_BYTES = 1 << 16

@@ -9,7 +9,7 @@ from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.errors import InvalidInputError
 
 # Format of messages and of the queue's files.
-FORMAT = 1
+FORMAT = 2
 MAX_CONFIG_BYTES = 64 * 1024
 MAX_TAIL_BYTES = 16 * 1024
 MAX_REASON = 1000
@@ -21,6 +21,8 @@ MAX_JOB = 2**64 - 1
 MAX_ATTEMPT = 2**32 - 1
 # Attempts that fail before a job does: the first one and two retries.
 MAX_FAILURES = 3
+# Collectors of one job.
+MAX_COLLECTORS = 255
 # Slaves that a job can lose without a new version in between.
 MAX_LOSSES = 20
 _KEY = re.compile(r"[A-Za-z0-9]{16,64}")
@@ -48,22 +50,30 @@ class Attempt:
     Attributes:
       job: id of the job.
       number: 1 for the job's first attempt.
+      collector: number of one of the attempt's collectors, 1 or more; 0: its learner.
     """
 
     job: int
     number: int
+    collector: int = 0
 
     @classmethod
     def of(cls, message: pb.Attempt) -> "Attempt":
         """Returns an attempt that was received."""
-        return cls(message.job, message.attempt)
+        return cls(message.job, message.attempt, message.collector)
 
     def to_message(self) -> pb.Attempt:
         """Returns the attempt as a message."""
-        return pb.Attempt(job=self.job, attempt=self.number)
+        return pb.Attempt(job=self.job, attempt=self.number, collector=self.collector)
+
+    @property
+    def of_learner(self) -> "Attempt":
+        """The attempt that a collector belongs to."""
+        return Attempt(self.job, self.number)
 
     def __str__(self) -> str:
-        return f"job {self.job}, attempt {self.number}"
+        end = f", collector {self.collector}" if self.collector else ""
+        return f"job {self.job}, attempt {self.number}{end}"
 
 
 @dataclass
@@ -77,6 +87,7 @@ class Job:
       config: the resolved experiment, as JSON; "" once the job has ended.
       algorithm: name of the algorithm that a slave needs.
       environment: name of the environment that a slave needs.
+      collectors: number of other slaves that play in its environments; 0: it plays itself.
       state: see `JobState`.
       attempts: number of attempts begun so far.
       failures: number of attempts that ended as FAILED.
@@ -95,6 +106,7 @@ class Job:
     config: str
     algorithm: str
     environment: str
+    collectors: int = 0
     state: JobState = JobState.QUEUED
     attempts: int = 0
     failures: int = 0

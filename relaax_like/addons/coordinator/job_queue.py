@@ -113,7 +113,15 @@ class JobQueue:
         """Returns the jobs that wait for a slave, in the order of their ids."""
         return [job for job in self._jobs.values() if job.state is JobState.QUEUED]
 
-    def submit(self, key: str, name: str, config: str, algorithm: str, environment: str) -> Job:
+    def submit(
+        self,
+        key: str,
+        name: str,
+        config: str,
+        algorithm: str,
+        environment: str,
+        collectors: int = 0,
+    ) -> Job:
         """Adds a job; with a key that was used before, returns the job with this key.
 
         Args:
@@ -122,6 +130,7 @@ class JobQueue:
           config: see `Job`.
           algorithm: see `Job`.
           environment: see `Job`.
+          collectors: see `Job`.
 
         Raises:
           QueueFullError: there are too many jobs that have not ended.
@@ -134,7 +143,8 @@ class JobQueue:
                 f"jobs that wait or run: {len(self._open)}, and this coordinator accepts at most "
                 f"{self._max_jobs} (--max-jobs); wait until some have ended, or cancel some"
             )
-        job = Job(max(self._jobs, default=0) + 1, key, name, config, algorithm, environment)
+        number = max(self._jobs, default=0) + 1
+        job = Job(number, key, name, config, algorithm, environment, collectors)
         self._write(job)
         self._add(job)
         return job
@@ -174,6 +184,10 @@ class JobQueue:
                 reason = f"lost {losses} slaves in a row without a new version: {reason}"
         tail = tail or job.tail
         self._change(job, state=state, failures=failures, losses=losses, reason=reason, tail=tail)
+
+    def set_collectors(self, job: Job, collectors: int) -> None:
+        """Changes the number of collectors of a job that has not ended."""
+        self._change(job, collectors=collectors)
 
     def cancel(self, job: Job) -> None:
         """Cancels a job that has not ended; results of its attempt are refused from now on."""

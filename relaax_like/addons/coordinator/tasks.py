@@ -10,6 +10,8 @@ START = "learner_start_task"
 GET_DATA = "learner_get_data_task"
 LEARN = "learner_learn_task"
 CLOSE = "learner_close_task"
+COLLECTOR_START = "collector_start_task"
+COLLECTOR_CLOSE = "collector_close_task"
 # Seconds within which a slave must answer a task, after which it is passed over; only the task that
 # learns can take longer.
 TASK_TIMEOUT_SEC: Mapping[str, float] = {
@@ -18,6 +20,8 @@ TASK_TIMEOUT_SEC: Mapping[str, float] = {
     GET_DATA: 30.0,
     LEARN: 600.0,
     CLOSE: 30.0,
+    COLLECTOR_START: 30.0,
+    COLLECTOR_CLOSE: 30.0,
 }
 
 
