@@ -20,7 +20,7 @@ from relaax_like.client import (
     parse_positive,
     reset_first,
 )
-from relaax_like.client.program import make_program_parser
+from relaax_like.client.program import make_program_parser, run_until_hung_up
 from relaax_like.extras import naming_missing
 from relaax_like.wire import RelaaxError
 from relaax_like.wire.errors import VERBOSE, print_error
@@ -35,7 +35,7 @@ _EPILOG = """\
 After a start with --display or --env-arg render_mode=rgb_array, kill -USR1 PID hides slot 0's
 window, or shows it again. If the connection is lost, the client reconnects. Exit code: 0 at the end
 of training or after --episodes, 2 for a usage or configuration error, 130 after Ctrl-C, 143 after
-SIGTERM, 1 for any other error."""
+SIGTERM, 1 for any other error. After SIGHUP, each slot ends its episode, and the code is 0."""
 
 
 class _Terminated(BaseException):
@@ -204,7 +204,7 @@ def run(args: argparse.Namespace) -> RunSummary:
             seed=args.seed,
             first=first,
         )
-        return interactor.run()
+        return run_until_hung_up(interactor)
 
 
 def _make_slots(args: argparse.Namespace) -> "GymSlots":

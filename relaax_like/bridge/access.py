@@ -41,6 +41,7 @@ METHOD_ROLES: Mapping[str, Role | None] = {
     "/relaax.v1.Coordinator/Submit": Role.OPERATOR,
     "/relaax.v1.Coordinator/List": Role.OPERATOR,
     "/relaax.v1.Coordinator/Cancel": Role.OPERATOR,
+    "/relaax.v1.Coordinator/SetCollectors": Role.OPERATOR,
     "/relaax.v1.Coordinator/Poll": Role.LEARNER,
     "/relaax.v1.Coordinator/Report": Role.LEARNER,
     "/relaax.v1.Coordinator/Leave": Role.LEARNER,

@@ -25,6 +25,18 @@ COORDINATOR = f"localhost:{COORDINATOR_PORT}"
 CoordinatorOption = Annotated[
     str, typer.Option("--coordinator", metavar="HOST:PORT", help="Address of the coordinator.")
 ]
+ConfigArgument = Annotated[
+    Path,
+    typer.Argument(
+        metavar="CONFIG", help="The experiment's YAML file, or a name listed by `relaax examples`."
+    ),
+]
+CollectorsOption = Annotated[
+    int,
+    typer.Option(
+        min=0, help="Number of other slaves that play for it; 0: it plays in its own process."
+    ),
+]
 
 
 @command(app)
@@ -95,8 +107,20 @@ def work(
     environment_args: Annotated[
         bool, typer.Option("--environment-args", help="Also if they have environment.args.")
     ] = False,
+    advertise: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST",
+            help="Name or address of this machine under which collectors on others connect to "
+            "jobs here. It needs TLS and tokens; default: this machine's collectors only.",
+        ),
+    ] = "",
+    tokens_file: Annotated[
+        Path | None,
+        typer.Option(help="Tokens that jobs here accept of collectors, lines ROLE TOKEN."),
+    ] = None,
 ) -> int:
-    """Run jobs of a coordinator, one after another, until Ctrl-C.
+    """Run jobs and collectors of a coordinator, one after another, until Ctrl-C.
 
     A job that is interrupted by Ctrl-C continues on the next slave that is free.
     """
@@ -107,23 +131,19 @@ def work(
     own = name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}"
     modules = [name_module(module, False) for module in environment_modules]
     modules += [name_module(module, True) for module in environment_modules * environment_args]
-    return run_slave(coordinator, own, folder or Path(f"work-{own}"), security, modules)
+    work = folder or Path(f"work-{own}")
+    return run_slave(coordinator, own, work, security, modules, advertise, tokens_file)
 
 
 @command(app, token_role="operator")
 def submit(
     security: ClientSecurity,
-    config: Annotated[
-        Path,
-        typer.Argument(
-            metavar="CONFIG",
-            help="The experiment's YAML file, or a name listed by `relaax examples`.",
-        ),
-    ],
+    config: ConfigArgument,
     coordinator: CoordinatorOption = COORDINATOR,
     name: Annotated[
         str | None, typer.Option(help="Name to be shown; default: that of the file.")
     ] = None,
+    collectors: CollectorsOption = 0,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> int:
     """Add an experiment to the queue, and print the number of its job.
@@ -137,7 +157,7 @@ def submit(
     shown = validate_name(name or config.stem, "--name" if name else "--name (default: the file's)")
     job_config = make_job_config(config, sets)
     with _connect(coordinator, security) as jobs:
-        number = jobs.submit(shown, job_config)
+        number = jobs.submit(shown, job_config, collectors)
     print(f"job {number}")
     return 0
 
@@ -161,6 +181,7 @@ def list_(
                 {
                     "name": slave.name,
                     "job": slave.running.job or None,
+                    **({"collector": slave.running.collector} if slave.running.collector else {}),
                     "silent_sec": round(slave.silent_sec, 3),
                 }
                 for slave in slaves
@@ -187,6 +208,45 @@ def cancel(
     return 0
 
 
+@command(app, token_role="operator")
+def collectors(
+    security: ClientSecurity,
+    job: Annotated[int, typer.Argument(metavar="JOB", min=1, help="Number of the job.")],
+    number: Annotated[
+        int, typer.Argument(metavar="N", min=1, help="Number of collectors that it is to have.")
+    ],
+    coordinator: CoordinatorOption = COORDINATOR,
+) -> int:
+    """Add collectors to a job that was submitted with some, or remove some.
+
+    Those that are removed play to the end of their episodes, for at most 10 s.
+    """
+    with _connect(coordinator, security) as jobs:
+        jobs.set_collectors(job, number)
+    print(f"job {job} is to have {number} collectors")
+    return 0
+
+
+@command(app)
+def run(
+    config: ConfigArgument,
+    collectors: CollectorsOption = 1,
+    folder: Annotated[
+        Path, typer.Option(metavar="FOLDER", help="Folder of the queue and of the runs.")
+    ] = Path("queue"),
+    sets: SetOption = [],  # noqa: B006 - typer wants a list
+) -> int:
+    """Run one job with its coordinator, its learner and its collectors on this machine.
+
+    After Ctrl-C, the same command continues it.
+    """
+    setup_logging("INFO")
+    from relaax_like.config.job_keys import make_job_config
+    from relaax_like.launch.jobs import run_job
+
+    return run_job(config.stem, make_job_config(config, sets), collectors, folder)
+
+
 def _connect(address: str, security: ClientSecurity) -> "JobsClient":
     from relaax_like.addons.coordinator.client import JobsClient
 
@@ -204,6 +264,8 @@ def _to_dict(job: pb.JobInfo) -> dict[str, object]:
         "state": _name_state(job),
         "attempts": job.attempts,
         "slave": job.slave or None,
+        **({"collectors": job.collectors} if job.collectors else {}),
+        **({"collecting": job.collecting} if job.collectors else {}),
         "version": job.version or None,
         "step": job.step,
         "folder": job.folder or None,
@@ -221,6 +283,10 @@ def _describe_step(job: pb.JobInfo) -> str:
     return f"{step:,}" if score is None else f"{step:,} ({score:.1f})"
 
 
+def _describe_collectors(job: pb.JobInfo) -> str:
+    return f"{job.collecting} of {job.collectors} collectors"
+
+
 def _print_job(job: pb.JobInfo) -> None:
     rows = {
         "job": job.job,
@@ -228,6 +294,7 @@ def _print_job(job: pb.JobInfo) -> None:
         "state": _name_state(job),
         "attempts": job.attempts,
         "slave": job.slave,
+        **({"playing": _describe_collectors(job)} if job.collectors else {}),
         "step": _describe_step(job),
         "folder": job.folder,
         "reason": job.reason,
@@ -240,6 +307,12 @@ def _print_job(job: pb.JobInfo) -> None:
         print("\n".join(f"    {line}" for line in job.tail.splitlines()))
 
 
+def _describe_place(job: pb.JobInfo) -> str:
+    if not (job.collectors and job.state == pb.JobInfo.RUNNING):
+        return job.slave
+    return f"{job.slave}, {_describe_collectors(job)}"
+
+
 def _print_table(jobs: Sequence[pb.JobInfo], slaves: Sequence[pb.SlaveInfo]) -> None:
     if not jobs:
         print("no jobs; add one with: relaax jobs submit CONFIG")
@@ -250,8 +323,9 @@ def _print_table(jobs: Sequence[pb.JobInfo], slaves: Sequence[pb.SlaveInfo]) -> 
     for job in jobs:
         print(
             f"{job.job:5}  {job.name:20} {_name_state(job):10} {job.attempts:8}  "
-            f"{_describe_step(job):22} {job.reason or job.slave}"
+            f"{_describe_step(job):22} {job.reason or _describe_place(job)}"
         )
     for slave in slaves:
         runs = f"job {slave.running.job}" if slave.running.job else "free"
+        runs += f", collector {slave.running.collector}" if slave.running.collector else ""
         print(f"slave {slave.name}: {runs}")

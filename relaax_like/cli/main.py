@@ -130,17 +130,26 @@ def run(
         ),
     ] = None,
     accept_loss: AcceptLossOption = False,
+    rlx_server: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Start only the environments, for the servers of a run on another machine.",
+        ),
+    ] = None,
 ) -> int:
     """Run the experiment as several processes, and restart those that die.
 
     The run ends when it reaches its target or its budget, or with Ctrl-C.
     `relaax resume` continues it. Keys of the file are also flags: --learning-rate 3e-4.
     """
-    from relaax_like.cli.training import begin, print_topology
+    from relaax_like.cli.training import begin, play, print_topology
 
     sets = [*flags_to_overrides(config, context.args), *overrides]
     if topology:
         return print_topology(config, sets)
+    if rlx_server is not None:
+        return play(config, sets, rlx_server)
     return begin(config, sets, trace, force, None, ray, accept_loss)
 
 

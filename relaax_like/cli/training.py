@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -85,6 +86,34 @@ def begin(
     if log is not None:
         return _train(experiment, sets, trace, log, take, ray, accept_loss)
     return _run_processes(experiment, sets, trace, take, ray, accept_loss, force)
+
+
+def play(config: Path, sets: Sequence[str], address: str) -> int:
+    """Starts only the environments of a run, for servers that run elsewhere; returns the status.
+
+    After SIGHUP, the environments end with their next episodes.
+
+    Args:
+      config: the experiment's file.
+      sets: overrides of its keys.
+      address: HOST:PORT of the rlx server.
+
+    Raises:
+      ConfigError: the settings are wrong; or see `make_clients`.
+      RelaaxError: an environment cannot be started.
+    """
+    from relaax_like.launch.run import make_clients
+    from relaax_like.runs.processes.manager import Manager
+
+    setup_logging("INFO")
+    experiment = load_experiment(config, [*sets, f"relaax-rlx-server.bind={address}"])
+    manager = Manager(make_clients(experiment))
+    shutdown = Shutdown()
+    shutdown.on_request(manager.stop)
+    shutdown.on_repeat(manager.kill)
+    shutdown.end_with_output()
+    signal.signal(signal.SIGHUP, lambda *_: manager.end_episodes())
+    return manager.run() or shutdown.exit_status
 
 
 def resume(

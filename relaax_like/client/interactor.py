@@ -147,8 +147,8 @@ class Interactor:
             summary = Interactor(slots, client, max_episode_steps=800).run()
 
     The run ends when the agent reports that training has finished, after `max_episodes` or
-    `max_steps`, or when `stop` is set. If the server is lost, the agent reconnects and all
-    environments are reset.
+    `max_steps`, when `stop` is set, or once each slot has ended an episode after `end_episodes`. If
+    the server is lost, the agent reconnects and all environments are reset.
 
     Attributes:
       episodes: ended so far.
@@ -209,6 +209,7 @@ class Interactor:
         self._max_steps = max_steps
         self._first = first
         self._stop = stop or threading.Event()
+        self._ending: np.ndarray | None = None  # [k] bool: slots that still play to an end
         self._on_episode = on_episode
         self._on_step = on_step
         self._rng = np.random.default_rng(seed)
@@ -250,6 +251,10 @@ class Interactor:
                 if not reconnect(error, self._stop):
                     break
 
+    def end_episodes(self) -> None:
+        """Ends the run once each slot has ended the episode that it plays; from any thread."""
+        self._ending = np.ones(len(self._lengths), np.bool_)
+
     def get_state(self) -> dict[str, Any]:
         """Returns the counts and the state of the random generator, after `run`."""
         return {
@@ -290,6 +295,7 @@ class Interactor:
         return (
             self._stop.is_set()
             or bool(self._finished)
+            or (self._ending is not None and not self._ending.any())
             or (self._max_episodes is not None and self.episodes >= self._max_episodes)
             or (self._max_steps is not None and self.steps >= self._max_steps)
         )
@@ -391,6 +397,8 @@ class Interactor:
         self._scores += rewards if rewards.ndim == 1 else rewards.sum(axis=1)
         self.steps += len(self._lengths)
         ended = transition.terminated | transition.truncated
+        if self._ending is not None:
+            self._ending &= ~ended
         for slot in np.flatnonzero(ended).tolist():
             self._end_episode(slot, transition)
 

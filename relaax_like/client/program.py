@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -84,7 +85,15 @@ def _play(args: argparse.Namespace, make_slots: MakeSlots) -> RunSummary:
         security=make_security(args),
         retry=Retry(),
     ) as client:
-        return Interactor(slots, client, max_episodes=args.episodes).run()
+        return run_until_hung_up(Interactor(slots, client, max_episodes=args.episodes))
+
+
+def run_until_hung_up(interactor: Interactor) -> RunSummary:
+    """Runs to the end; after SIGHUP, each slot only ends its episode. See `Interactor.run`."""
+    # Windows has none, and nohup ignores it.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: interactor.end_episodes())
+    return interactor.run()
 
 
 def make_program_parser(

@@ -394,8 +394,8 @@ class EnvironmentConfig(Settings):
     """Your own program, or a folder with main or slots.py in it, relative to the YAML file."""
     env: Annotated[str | None, IN_JOBS] = Field(default=None, validation_alias=_ENV)
     """Name of the environment, passed to the program as --env."""
-    clients: int = Field(default=1, ge=1)
-    """Number of processes that `relaax run` starts."""
+    clients: int = Field(default=1, ge=0)
+    """Number of processes that `relaax run` starts; 0: only servers, and others play."""
     slots: int = Field(default=1, ge=1)
     """Environments that each process steps together."""
     action_repeat: int = Field(default=1, ge=1, validation_alias=_REPEAT)

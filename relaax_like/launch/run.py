@@ -3,7 +3,9 @@
 import contextlib
 import dataclasses
 import json
+import os
 import shlex
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -87,6 +89,19 @@ def make_topology(
         )
     clients = _make_clients(experiment, env)
     return Topology(nodes=servers + clients, edges=_make_edges(experiment, clients))
+
+
+def make_clients(experiment: Experiment) -> Topology:
+    """Describes the environments of an experiment whose servers run elsewhere.
+
+    They connect to the address of `relaax-rlx-server.bind`. Their names have that of this machine.
+
+    Raises:
+      ConfigError: there is no environment, or it has no program to start; or see
+        `make_client_security`.
+    """
+    own = f"{socket.gethostname().partition('.')[0][: _NAME_LENGTH // 2]}-{os.getpid()}"
+    return Topology(nodes=_make_clients(experiment, {}, own))
 
 
 def make_address_overrides(addresses: Mapping[str, Address]) -> list[str]:
@@ -267,7 +282,7 @@ def _make_edges(experiment: Experiment, clients: Sequence[Node]) -> list[Edge]:
     return edges
 
 
-def _make_clients(experiment: Experiment, env: Mapping[str, str]) -> list[Node]:
+def _make_clients(experiment: Experiment, env: Mapping[str, str], owner: str = "") -> list[Node]:
     environment, program = experiment.environment, experiment.environment_program
     if environment is None or program is None:
         if experiment.learner.offline is not None:  # it needs no environment
@@ -286,7 +301,9 @@ def _make_clients(experiment: Experiment, env: Mapping[str, str]) -> list[Node]:
     argv = make_client_argv(experiment, environment)
     clients = []
     for number in range(1, environment.clients + 1):
-        client_name = f"{(environment.env or program.parent.name)[:_NAME_LENGTH]}-{number}"
+        end = f"{owner}-{number}" if owner else f"{number}"
+        start = (environment.env or program.parent.name)[: _NAME_LENGTH - len(owner)]
+        client_name = f"{start}-{end}"
         clients.append(
             Node(
                 name=f"env{number}",

@@ -4,16 +4,20 @@ import logging
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from relaax_like.addons.coordinator.job import validate_name
 from relaax_like.addons.coordinator.job_learner import JobLearner
 from relaax_like.config.address import parse_address
-from relaax_like.config.models import COORDINATOR_PORT
+from relaax_like.config.models import COORDINATOR_PORT, SecurityConfig
+from relaax_like.launch.security import to_server_security
 from relaax_like.runs.processes.process import Shutdown
+from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.reports import ENVIRONMENTS_VARIABLE
 from relaax_like.wire.security import ClientSecurity
 
 logger = logging.getLogger(__name__)
+_OF_SERVERS = frozenset({"token_file", "tls_ca", "tls_cert", "tls_key", "tokens_file"})
 
 
 def run_slave(
@@ -22,6 +26,8 @@ def run_slave(
     folder: Path,
     security: ClientSecurity,
     modules: Sequence[str] = (),
+    host: str = "",
+    tokens_file: Path | None = None,
 ) -> int:
     """Runs jobs until a signal arrives; returns the exit status.
 
@@ -31,9 +37,12 @@ def run_slave(
       folder: for the run of the job at hand.
       security: token and certificates.
       modules: see `JobLearner`.
+      host: see `JobLearner`; it is used with TLS and tokens only.
+      tokens_file: tokens that servers of jobs accept; None: they have none.
 
     Raises:
-      ConfigError: the settings are wrong, or the folder cannot be used.
+      ConfigError: the settings are wrong, other machines could connect to servers of jobs without
+        TLS or without tokens, or the folder cannot be used.
       SnapshotError: another slave uses the folder, or its lock file cannot be locked.
       NotAllowedError: the coordinator does not accept the token or certificate.
       InvalidInputError: the name is not valid, or the coordinator refuses the slave.
@@ -42,8 +51,23 @@ def run_slave(
     """
     place = str(parse_address(address, COORDINATOR_PORT))
     validate_name(name, "--name")  # before there is a folder
+    of_runs: dict[str, Any] = {
+        key: path.absolute()
+        for key in ("token_file", "tls_ca", "tls_cert", "tls_key")
+        if (path := getattr(security, key)) is not None
+    }
+    if tokens_file is not None:
+        of_runs["tokens_file"] = tokens_file.absolute()
+    if host:
+        if missing := sorted(_OF_SERVERS - of_runs.keys()):
+            flags = ", ".join(f"--{key.replace('_', '-')}" for key in missing)
+            raise ConfigError(
+                f"--advertise: {host}: servers that other machines can reach need TLS and tokens, "
+                f"but {flags} {'is' if len(missing) == 1 else 'are'} missing (docs/jobs.md)"
+            )
+        to_server_security(SecurityConfig(**of_runs))  # before a job needs it
     shutdown = Shutdown()
-    with JobLearner(folder, modules=modules) as learner:
+    with JobLearner(folder, modules=modules, host=host, security=of_runs) as learner:
         # For the processes of jobs, whose folder comes from others: nothing in it is imported.
         os.environ[ENVIRONMENTS_VARIABLE] = ",".join(learner.environments)
         paths = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))

@@ -60,7 +60,7 @@ class Carrier(abc.ABC):
         self._data: bytearray = bytearray(FIRST_BYTES) if before is None else before._data
         self._start: int = 0 if before is None else before._start
         self._end: int = 0 if before is None else before._end
-        self._room = 0 if before is None else before._room  # by how much the buffer will grow
+        self._room: int = 0 if before is None else before._room  # by how much the buffer will grow
 
     def get_buffer(self) -> memoryview:
         """Returns where the next bytes go; it is never empty."""

@@ -8,12 +8,14 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Attempt(_message.Message):
-    __slots__ = ("job", "attempt")
+    __slots__ = ("job", "attempt", "collector")
     JOB_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    COLLECTOR_FIELD_NUMBER: _ClassVar[int]
     job: int
     attempt: int
-    def __init__(self, job: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+    collector: int
+    def __init__(self, job: _Optional[int] = ..., attempt: _Optional[int] = ..., collector: _Optional[int] = ...) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("id", "name", "payload")
@@ -38,7 +40,7 @@ class TaskResult(_message.Message):
     def __init__(self, task: _Optional[int] = ..., coordinator: _Optional[int] = ..., ok: bool = ..., payload: _Optional[str] = ...) -> None: ...
 
 class PollRequest(_message.Message):
-    __slots__ = ("format", "slave", "incarnation", "sequence", "algorithms", "environments", "running", "progress", "coordinator", "last_task", "wait_ms", "runs_jobs")
+    __slots__ = ("format", "slave", "incarnation", "sequence", "algorithms", "environments", "running", "progress", "coordinator", "last_task", "wait_ms", "runs_jobs", "address", "host", "machine", "has_security")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     SLAVE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -51,6 +53,10 @@ class PollRequest(_message.Message):
     LAST_TASK_FIELD_NUMBER: _ClassVar[int]
     WAIT_MS_FIELD_NUMBER: _ClassVar[int]
     RUNS_JOBS_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
+    HAS_SECURITY_FIELD_NUMBER: _ClassVar[int]
     format: int
     slave: str
     incarnation: int
@@ -63,7 +69,11 @@ class PollRequest(_message.Message):
     last_task: int
     wait_ms: int
     runs_jobs: bool
-    def __init__(self, format: _Optional[int] = ..., slave: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., algorithms: _Optional[_Iterable[str]] = ..., environments: _Optional[_Iterable[str]] = ..., running: _Optional[_Union[Attempt, _Mapping]] = ..., progress: _Optional[str] = ..., coordinator: _Optional[int] = ..., last_task: _Optional[int] = ..., wait_ms: _Optional[int] = ..., runs_jobs: bool = ...) -> None: ...
+    address: str
+    host: str
+    machine: str
+    has_security: bool
+    def __init__(self, format: _Optional[int] = ..., slave: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., algorithms: _Optional[_Iterable[str]] = ..., environments: _Optional[_Iterable[str]] = ..., running: _Optional[_Union[Attempt, _Mapping]] = ..., progress: _Optional[str] = ..., coordinator: _Optional[int] = ..., last_task: _Optional[int] = ..., wait_ms: _Optional[int] = ..., runs_jobs: bool = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., machine: _Optional[str] = ..., has_security: bool = ...) -> None: ...
 
 class PollReply(_message.Message):
     __slots__ = ("coordinator", "tasks")
@@ -186,16 +196,18 @@ class GetVersionRequest(_message.Message):
     def __init__(self, format: _Optional[int] = ..., slave: _Optional[str] = ..., incarnation: _Optional[int] = ..., attempt: _Optional[_Union[Attempt, _Mapping]] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("format", "key", "name", "config")
+    __slots__ = ("format", "key", "name", "config", "collectors")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
+    COLLECTORS_FIELD_NUMBER: _ClassVar[int]
     format: int
     key: str
     name: str
     config: str
-    def __init__(self, format: _Optional[int] = ..., key: _Optional[str] = ..., name: _Optional[str] = ..., config: _Optional[str] = ...) -> None: ...
+    collectors: int
+    def __init__(self, format: _Optional[int] = ..., key: _Optional[str] = ..., name: _Optional[str] = ..., config: _Optional[str] = ..., collectors: _Optional[int] = ...) -> None: ...
 
 class SubmitReply(_message.Message):
     __slots__ = ("job",)
@@ -204,7 +216,7 @@ class SubmitReply(_message.Message):
     def __init__(self, job: _Optional[int] = ...) -> None: ...
 
 class JobInfo(_message.Message):
-    __slots__ = ("job", "name", "state", "attempts", "slave", "version", "step", "folder", "reason", "tail", "config", "progress")
+    __slots__ = ("job", "name", "state", "attempts", "slave", "version", "step", "folder", "reason", "tail", "config", "progress", "collectors", "collecting")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         UNKNOWN: _ClassVar[JobInfo.State]
@@ -231,6 +243,8 @@ class JobInfo(_message.Message):
     TAIL_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    COLLECTORS_FIELD_NUMBER: _ClassVar[int]
+    COLLECTING_FIELD_NUMBER: _ClassVar[int]
     job: int
     name: str
     state: JobInfo.State
@@ -243,7 +257,9 @@ class JobInfo(_message.Message):
     tail: str
     config: str
     progress: str
-    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., state: _Optional[_Union[JobInfo.State, str]] = ..., attempts: _Optional[int] = ..., slave: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., folder: _Optional[str] = ..., reason: _Optional[str] = ..., tail: _Optional[str] = ..., config: _Optional[str] = ..., progress: _Optional[str] = ...) -> None: ...
+    collectors: int
+    collecting: int
+    def __init__(self, job: _Optional[int] = ..., name: _Optional[str] = ..., state: _Optional[_Union[JobInfo.State, str]] = ..., attempts: _Optional[int] = ..., slave: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., folder: _Optional[str] = ..., reason: _Optional[str] = ..., tail: _Optional[str] = ..., config: _Optional[str] = ..., progress: _Optional[str] = ..., collectors: _Optional[int] = ..., collecting: _Optional[int] = ...) -> None: ...
 
 class ListRequest(_message.Message):
     __slots__ = ("format", "job", "after")
@@ -284,5 +300,19 @@ class CancelRequest(_message.Message):
     def __init__(self, format: _Optional[int] = ..., job: _Optional[int] = ...) -> None: ...
 
 class CancelReply(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class SetCollectorsRequest(_message.Message):
+    __slots__ = ("format", "job", "collectors")
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    COLLECTORS_FIELD_NUMBER: _ClassVar[int]
+    format: int
+    job: int
+    collectors: int
+    def __init__(self, format: _Optional[int] = ..., job: _Optional[int] = ..., collectors: _Optional[int] = ...) -> None: ...
+
+class SetCollectorsReply(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class CoordinatorStub(object):
-    """A queue of jobs. Operators call the first three methods; slaves, with a token of role learner, the
+    """A queue of jobs. Operators call the first four methods; slaves, with a token of role learner, the
     others.
     """
 
@@ -50,6 +50,11 @@ class CoordinatorStub(object):
                 '/relaax.v1.Coordinator/Cancel',
                 request_serializer=relaax__like_dot_v1_dot_coordinator__pb2.CancelRequest.SerializeToString,
                 response_deserializer=relaax__like_dot_v1_dot_coordinator__pb2.CancelReply.FromString,
+                _registered_method=True)
+        self.SetCollectors = channel.unary_unary(
+                '/relaax.v1.Coordinator/SetCollectors',
+                request_serializer=relaax__like_dot_v1_dot_coordinator__pb2.SetCollectorsRequest.SerializeToString,
+                response_deserializer=relaax__like_dot_v1_dot_coordinator__pb2.SetCollectorsReply.FromString,
                 _registered_method=True)
         self.Poll = channel.unary_unary(
                 '/relaax.v1.Coordinator/Poll',
@@ -79,7 +84,7 @@ class CoordinatorStub(object):
 
 
 class CoordinatorServicer(object):
-    """A queue of jobs. Operators call the first three methods; slaves, with a token of role learner, the
+    """A queue of jobs. Operators call the first four methods; slaves, with a token of role learner, the
     others.
     """
 
@@ -99,6 +104,14 @@ class CoordinatorServicer(object):
 
     def Cancel(self, request, context):
         """NOT_FOUND: there is no such job. FAILED_PRECONDITION: it has already ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetCollectors(self, request, context):
+        """Adds collectors to a job, or removes some, while it waits or runs. NOT_FOUND: there is no such
+        job. FAILED_PRECONDITION: it has already ended, or was submitted without collectors.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -156,6 +169,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     request_deserializer=relaax__like_dot_v1_dot_coordinator__pb2.CancelRequest.FromString,
                     response_serializer=relaax__like_dot_v1_dot_coordinator__pb2.CancelReply.SerializeToString,
             ),
+            'SetCollectors': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetCollectors,
+                    request_deserializer=relaax__like_dot_v1_dot_coordinator__pb2.SetCollectorsRequest.FromString,
+                    response_serializer=relaax__like_dot_v1_dot_coordinator__pb2.SetCollectorsReply.SerializeToString,
+            ),
             'Poll': grpc.unary_unary_rpc_method_handler(
                     servicer.Poll,
                     request_deserializer=relaax__like_dot_v1_dot_coordinator__pb2.PollRequest.FromString,
@@ -190,7 +208,7 @@ def add_CoordinatorServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Coordinator(object):
-    """A queue of jobs. Operators call the first three methods; slaves, with a token of role learner, the
+    """A queue of jobs. Operators call the first four methods; slaves, with a token of role learner, the
     others.
     """
 
@@ -265,6 +283,33 @@ class Coordinator(object):
             '/relaax.v1.Coordinator/Cancel',
             relaax__like_dot_v1_dot_coordinator__pb2.CancelRequest.SerializeToString,
             relaax__like_dot_v1_dot_coordinator__pb2.CancelReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetCollectors(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/relaax.v1.Coordinator/SetCollectors',
+            relaax__like_dot_v1_dot_coordinator__pb2.SetCollectorsRequest.SerializeToString,
+            relaax__like_dot_v1_dot_coordinator__pb2.SetCollectorsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -94,6 +94,39 @@ def test_a_real_training_moves_to_another_slave_and_is_cancelled(commands: Comma
     commands.assert_nothing_left()
 
 
+def start_collecting(commands: Commands, steps: int) -> Program:
+    """Starts a job with two collectors, its coordinator and its learner by one command."""
+    sets = [*SETS, f"algorithm.max_global_step={steps}"]
+    flags = [part for text in sets for part in ("--set", text)]
+    name = "policy_gradient/policy_gradient"
+    return commands.start("run", [*RELAAX, "jobs", "run", name, "--collectors", 2, *flags])
+
+
+def test_one_command_runs_a_job_with_its_collectors(commands: Commands) -> None:
+    """covers D26"""
+    program = start_collecting(commands, 3_000)
+    assert program.wait(120) == 0
+    program.wait_for(r"step [\d,]+ \| mean return [\d.]+ \| 2 of 2 collectors")
+    program.wait_for(r"job 1: done: .* 3000 .* its folder is queue/runs/job-1/")
+    assert TRACE not in program.output
+    commands.assert_nothing_left()
+    newest = max((commands.folder / "queue/runs/job-1/latest/checkpoints").glob("cp-*"))
+    assert int(newest.name.split("-")[1]) >= 3_000
+
+
+@pytest.mark.slow
+def test_one_command_continues_the_job_that_it_was_interrupted_in(commands: Commands) -> None:
+    """covers D23, D26"""
+    first = start_collecting(commands, 20_000)
+    first.wait_for(r"version 1, step \d+")
+    assert first.stop(signal.SIGINT) == 128 + signal.SIGINT
+    again = start_collecting(commands, 20_000)
+    again.wait_for("job 1, attempt 2: relaax resume run")
+    assert again.wait(120) == 0
+    again.wait_for("job 1: done:")
+    commands.assert_nothing_left()
+
+
 MODULE = """
 import gymnasium, pathlib
 from gymnasium.envs.classic_control import CartPoleEnv
@@ -148,6 +181,15 @@ def test_mistakes_are_one_line(commands: Commands) -> None:
     assert commands.run("cancel", 7, expected=1) == (
         "error: there is no job 7; `relaax jobs list` shows all"
     )
+    submitted = commands.run("submit", "ppo", "--collectors", 300, expected=1)
+    assert submitted.startswith("error: collectors: 300")
+    plain = commands.run(
+        "submit", "ppo", "--set", "learner.workers=2", "--collectors", 1, expected=1
+    )
+    assert "learner.workers: 2, but this job has collectors" in plain
+    assert commands.run("submit", "ppo", "--collectors", 1) == "job 1"
+    assert commands.run("collectors", 1, 3) == "job 1 is to have 3 collectors"
+    assert commands.get(1)["collectors"] == 3
     bind = ("jobs", "serve", commands.folder / "queue", "--bind")
     other = refuse_here(*bind, "localhost:0", status=1)
     assert "in use by another coordinator (pid" in other
@@ -181,7 +223,7 @@ def test_a_slave_without_a_token_ends_with_one_line(commands: Commands) -> None:
 
 def test_help_says_what_it_does() -> None:
     shown = CliRunner().invoke(app, ["jobs", "--help"])
-    for name in ("serve", "work", "submit", "list", "cancel"):
+    for name in ("serve", "work", "submit", "list", "collectors", "cancel"):
         assert name in shown.stdout
         one = CliRunner().invoke(app, ["jobs", name, "--help"])
         assert one.exit_code == 0

@@ -271,6 +271,21 @@ def test_stop_ends_the_run_after_the_step() -> None:
     assert interactor.run().steps == 3  # still set: nothing happens
 
 
+@pytest.mark.parametrize("lengths", [[3], [3, 5], [4, 4, 2]])
+def test_the_run_ends_once_each_slot_has_ended_its_episode(lengths: list[int]) -> None:
+    """covers D23"""
+    episodes: list[SlotEpisode] = []
+    loop = Interactor(
+        CountingSlots(lengths),
+        ListeningAgent(len(lengths)),
+        on_episode=episodes.append,
+        on_step=lambda: loop.end_episodes() if loop.steps == len(lengths) else None,
+    )
+    summary = loop.run()
+    assert summary.steps == max(lengths) * len(lengths)
+    assert {one.slot for one in episodes} == set(range(len(lengths)))
+
+
 def test_the_last_transition_of_a_run_is_told() -> None:
     agent = ListeningAgent(1)
     Interactor(CountingSlots([3]), agent, max_episodes=1).run()

@@ -38,6 +38,7 @@ class Site(Processes):
       queue: folder of the coordinator.
       acknowledged: ids of the jobs whose submission was answered.
       most_jobs: number of jobs after which the operator submits no more.
+      collectors: of each job.
     """
 
     def __init__(self, folder: Path):
@@ -48,6 +49,7 @@ class Site(Processes):
         self.jobs = JobsClient(self.address, patience_sec=60.0)
         self.acknowledged: list[int] = []
         self.most_jobs = 3 * KILLS
+        self.collectors = 0
         self._stop = threading.Event()
         self._operator = threading.Thread(target=self._submit, daemon=True)
 
@@ -66,7 +68,8 @@ class Site(Processes):
         """Submits one job more."""
         while len(self.acknowledged) < number:
             try:
-                self.acknowledged.append(self.jobs.submit("job", make_config(STEPS)))
+                config = make_config(STEPS)
+                self.acknowledged.append(self.jobs.submit("job", config, self.collectors))
             except ServerUnavailableError:
                 continue
 
@@ -164,15 +167,19 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("collectors", [0, 2])
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_killed_again_and_again(site: Site, seed: int) -> None:
+def test_killed_again_and_again(site: Site, seed: int, collectors: int) -> None:
+    """covers D23, D26"""
     draw = random.Random(seed)
+    site.collectors = collectors
     programs = {"coordinator": site.start_coordinator()}
-    programs |= {name: site.start_slave(name) for name in ("slave-1", "slave-2")}
+    names = [f"slave-{number}" for number in range(1, 3 + collectors)]
+    programs |= {name: site.start_slave(name) for name in names}
     site.start_operator()
     for _ in range(KILLS):
         site.wait_progress()
-        name = draw.choice(["coordinator", "slave-1", "slave-2"])
+        name = draw.choice(["coordinator", *names])
         threading.Event().wait(draw.uniform(0.0, 0.2))  # anywhere between two versions
         programs[name].stop(signal.SIGKILL)
         programs[name] = (
@@ -182,6 +189,10 @@ def test_killed_again_and_again(site: Site, seed: int) -> None:
     site.submit(3)
     site.wait_all_done()
     site.check()
+    for number in site.acknowledged if collectors else ():
+        played = site.queue / "runs" / f"job-{number}" / "latest" / "played.txt"
+        lines = played.read_text().splitlines()
+        assert len(set(lines)) == len(lines) >= STEPS  # each step was counted once
 
 
 # Point -> a number of times after which it is still reached here.

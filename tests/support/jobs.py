@@ -102,6 +102,11 @@ class Site:
             yield learner
 
 
+def to_message(attempt: tuple[int, ...]) -> pb.Attempt:
+    """Returns (job, number) of an attempt, or (job, number, collector), as a message."""
+    return pb.Attempt(**dict(zip(("job", "attempt", "collector"), attempt, strict=False)))
+
+
 class Session:
     """The messages of one slave, sent by hand.
 
@@ -118,7 +123,7 @@ class Session:
         self.last_task = 0
 
     def poll(
-        self, running: tuple[int, int] | None = None, wait_ms: int = 0, **fields: Any
+        self, running: tuple[int, ...] | None = None, wait_ms: int = 0, **fields: Any
     ) -> list[pb.Task]:
         """Polls once; returns the tasks."""
         self.sequence += 1
@@ -134,7 +139,7 @@ class Session:
         }
         request = pb.PollRequest(**{**good, **self._name(), **fields})
         if running is not None:
-            request.running.job, request.running.attempt = running
+            request.running.CopyFrom(to_message(running))
         reply = self.link.call(self.link.stub.Poll, request)
         if self.coordinator != reply.coordinator:
             self.coordinator, self.last_task = reply.coordinator, 0
@@ -152,12 +157,12 @@ class Session:
         request = pb.ReportRequest(format=FORMAT, **self._name(), **fields)
         return bool(self.link.call(self.link.stub.Report, request).accepted)
 
-    def end(self, attempt: tuple[int, int], outcome: str = "DONE", tail: str = "") -> bool:
+    def end(self, attempt: tuple[int, ...], outcome: str = "DONE", tail: str = "") -> bool:
         """Reports the end of an attempt."""
-        job, number = attempt
-        message = pb.Attempt(job=job, attempt=number)
         return self.report(
-            ended=pb.Ended(attempt=message, outcome=outcome, reason="it ended", tail=tail)
+            ended=pb.Ended(
+                attempt=to_message(attempt), outcome=outcome, reason="it ended", tail=tail
+            )
         )
 
     def send_version(self, attempt: tuple[int, int], content: bytes = b"x", step: int = 1) -> int:
@@ -176,11 +181,15 @@ class Session:
 
     def take_job(self, **fields: Any) -> tuple[int, int]:
         """Polls until a job comes, and confirms its start; returns its attempt."""
-        tasks = wait_until(lambda: self.poll(**fields), "a task")
-        assert [task.name for task in tasks] == ["learner_start_task"]
-        self.answer(tasks[0])
-        payload = json.loads(tasks[0].payload)
+        payload = self.take_task("learner_start_task", **fields)
         return payload["job"], payload["attempt"]
+
+    def take_task(self, name: str, answer: str = "{}", **fields: Any) -> dict[str, Any]:
+        """Polls until a task of this name comes, and answers it; returns its payload."""
+        tasks = wait_until(lambda: self.poll(**fields), "a task")
+        assert [task.name for task in tasks] == [name]
+        self.answer(tasks[0], payload=answer)
+        return dict(json.loads(tasks[0].payload))
 
     def leave(self) -> None:
         """Leaves the coordinator."""

@@ -7,24 +7,20 @@ with RayCluster(tmp_path) as cluster:
 A namespace is held by a process; all that is started dies with the block.
 """
 
-import contextlib
-import itertools
-import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import psutil
-import pytest
 
-from support.cluster import BARE, ROOT, Processes, Program, find_command, wait_until
+from support.cluster import BARE, Program, find_command, wait_until
 from support.gated_envs import GATE
+from support.machines import HERE, THERE, Machines
 
-HEAD, WORKER = "10.77.0.1", "10.77.0.2"
+HEAD, WORKER = HERE, THERE
 PORT = 6379
 LONG_SEC = 200.0  # two cores, and other tests beside this one
 _TOKEN = "0123456789abcdef" * 4
@@ -41,16 +37,6 @@ _QUICK = {
 # What no test looks at: two seconds of processor time for each machine.
 FEWER_PROCESSES = ("--include-log-monitor=false",)
 FEWER_ON_HEAD = ("--include-dashboard=false", "--no-monitor")
-# The other machine does not see the processes of this one: a driver joins the Ray that it sees.
-_OWN_PROCESSES = ("--mount", "--pid", "--fork", "--mount-proc", "--kill-child")
-# The first process of a machine, which no orphan must outlive as a zombie.
-_REAP = """
-import signal
-signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-while True:
-    signal.pause()
-"""
-
 # Waits until the cluster knows more steps of a run than a number; prints what it knows.
 _KNOWN = """
 import sys, time
@@ -71,68 +57,30 @@ def find_ray_listeners() -> list[str]:
     return [line for line in lines if re.search(r'"(raylet|gcs_server|ray::)', line)]
 
 
-class RayCluster(Processes):
-    """Machines of a Ray cluster: namespaces of this one.
+class RayCluster(Machines):
+    """Machines of a Ray cluster; `here` is the head's and driver's.
 
     Attributes:
-      here: the head's and driver's.
-      there: the other machine's, after `connect`, with processes of its own.
-      env: of all that is started.
       gate: the file without which the runs' environments give small rewards only.
     """
 
     def __init__(self, folder: Path, token: bool = True):
         super().__init__(folder)
-        _require_namespaces()
         # Ray's sockets have paths of at most 107 bytes.
         self._short = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
         self.gate = folder / "gate"
         token_file = folder / "ray-token"
         token_file.touch(mode=0o600)
         token_file.write_text(_TOKEN)
-        self.env = {
-            "HOME": str(folder),
+        self.env |= {
             "RAY_TMPDIR": str(self._short),
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_AUTH_MODE": "token" if token else "disabled",
             "RAY_AUTH_TOKEN_PATH": str(token_file),
-            # The environments of tests are needed on all machines.
-            "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}",
             GATE: str(self.gate),
             **_QUICK,
         }
         assert not find_ray_listeners()
-        self.here = self._make_namespace("here")
-        self._run(self.here, f"ip addr add {HEAD}/32 dev lo")  # stays when the other one is lost
-        self.there = self.here
-        self._devices = (f"r{os.getpid() % 100_000}-{number}" for number in itertools.count())
-
-    def connect(self) -> None:
-        """Adds the other machine, and a pair of devices between both."""
-        self.there = self._make_namespace("there", *_OWN_PROCESSES)
-        name = next(self._devices)
-        self._run(self.here, f"ip link add {name}a type veth peer name {name}b")
-        self._run(self.here, f"ip link set {name}b netns {self._find_first(self.there)}")
-        self._run(self.here, f"ip link set {name}a up")
-        self._run(self.here, f"ip route add {WORKER}/32 dev {name}a src {HEAD}")
-        self._run(self.there, f"ip addr add {WORKER}/24 dev {name}b && ip link set {name}b up")
-
-    def start_in(
-        self, namespace: Program, name: str, argv: Sequence[object], **env: str
-    ) -> Program:
-        """Starts a command in a namespace."""
-        enter = [f"--target={namespace.pid}", "--net"]
-        if namespace is not self.here:
-            # There is a process between: signals reach it, and not the command.
-            enter = [f"--target={self._find_first(namespace)}", "--net", "--mount", "--pid"]
-            enter += [f"--wd={self.folder}"]
-        return self.start(name, ["nsenter", *enter, "--", *argv], **{**self.env, **env})
-
-    def lose_machine(self) -> None:
-        """Kills all processes of the other machine at once; `start_worker` adds a new one."""
-        psutil.Process(self._find_first(self.there)).kill()
-        self.there.wait()
-        self.there = self.here
 
     def start_head(self, cpus: int, host: str = "127.0.0.1") -> None:
         """Starts the head of the cluster, and waits until it serves."""
@@ -179,16 +127,6 @@ class RayCluster(Processes):
         assert program.wait(LONG_SEC) == 0, program
         return int(program.wait_for(r"known (\d+)")[1])
 
-    def find_outside(self) -> list[str]:
-        """Returns the commands of processes started here that are in this network namespace."""
-        ours = os.readlink("/proc/self/ns/net")
-        found = []
-        for process, argv in self._list_commands():
-            with contextlib.suppress(FileNotFoundError):  # it has ended
-                if os.readlink(f"/proc/{process.pid}/ns/net") == ours:
-                    found.append(" ".join(argv))
-        return found
-
     def find_worker_raylet(self) -> psutil.Process:
         """Returns the process that is Ray on the other machine."""
         (found,) = self._find_ray("raylet", WORKER)
@@ -205,13 +143,6 @@ class RayCluster(Processes):
             for process, argv in self._list_commands()
             if argv and Path(argv[0]).name == program and any(flag in argv for flag in flags)
         ]
-
-    def _list_commands(self) -> list[tuple[psutil.Process, list[str]]]:
-        found = []
-        for process in self.find_left():
-            with contextlib.suppress(psutil.NoSuchProcess):  # it has ended
-                found.append((process, process.cmdline()))
-        return found
 
     def assert_no_node_left(self) -> None:
         """Fails when a process of a run still exists, on any machine."""
@@ -233,35 +164,3 @@ class RayCluster(Processes):
         argv += FEWER_PROCESSES
         program = self.start_in(namespace, "ray start", [find_command("ray"), *argv])
         assert program.wait(LONG_SEC) == 0, program
-
-    def _make_namespace(self, name: str, *flags: str) -> Program:
-        script = f"ip link set lo up && echo up && exec {sys.executable} -c '{_REAP}'"
-        program = self.start(name, ["unshare", "--net", *flags, "sh", "-c", script])
-        program.wait_for("^up$")
-        return program
-
-    def _find_first(self, machine: Program) -> int:
-        """Returns the process with which all others of the other machine end."""
-        (first,) = psutil.Process(machine.pid).children()
-        return first.pid
-
-    def _run(self, namespace: Program, script: str) -> None:
-        program = self.start_in(namespace, "ip", ["sh", "-c", script])
-        assert program.wait() == 0, program
-
-
-def _require_namespaces() -> None:
-    """Skips the test where namespaces cannot be made, unless they are required."""
-    missing = [name for name in ("unshare", "nsenter", "ip", "ss") if shutil.which(name) is None]
-    reason = f"{missing} missing" if missing else ""
-    if not missing:
-        done = subprocess.run(
-            ["unshare", "--net", *_OWN_PROCESSES, "ip", "link", "set", "lo", "up"],
-            capture_output=True,
-            text=True,
-        )
-        reason = done.stderr.strip()
-    if reason and "RELAAX_REQUIRE_NAMESPACES" in os.environ:
-        pytest.fail(f"Ray is started in network namespaces only: {reason}")
-    if reason:
-        pytest.skip(f"Ray is started in network namespaces only, as root: {reason}")

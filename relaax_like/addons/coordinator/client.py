@@ -15,6 +15,7 @@ from relaax_like.addons.coordinator.job import (
     MAX_CONFIG_BYTES,
     MAX_JOB,
     MAX_MESSAGE_BYTES,
+    validate_collectors,
     validate_size,
 )
 from relaax_like.addons.coordinator.tasks import NameInUseError, RefusedAttemptError
@@ -188,21 +189,28 @@ class JobsClient(Closing):
         self._link = CoordinatorLink(address, security)
         self._patience_sec = patience_sec
 
-    def submit(self, name: str, config: Mapping[str, Any]) -> int:
+    def submit(self, name: str, config: Mapping[str, Any], collectors: int = 0) -> int:
         """Submits a job once, even if a reply is lost; returns its id.
 
         Args:
           name: name of the job, for display.
           config: settings as `config.job_keys.make_job_config` returns them.
+          collectors: number of other slaves that play for it, at most 255; 0: it plays itself.
 
         Raises:
-          InvalidInputError: the name or the settings are not valid, or too long.
+          InvalidInputError: the name, the settings or `collectors` are not valid, or too long.
           ServerUnavailableError: there are too many jobs, or the coordinator cannot write its
             queue; or it does not answer, and then the job might have been submitted.
         """
         cure = "shorten its lists and mappings, such as environment.args"
         text = validate_size(json.dumps(config), MAX_CONFIG_BYTES, "config", cure)
-        request = pb.SubmitRequest(format=FORMAT, key=secrets.token_hex(16), name=name, config=text)
+        request = pb.SubmitRequest(
+            format=FORMAT,
+            key=secrets.token_hex(16),
+            name=name,
+            config=text,
+            collectors=validate_collectors(collectors, 0),
+        )
         return int(self._retry(self._link.stub.Submit, request).job)
 
     def list(self, job: int = 0) -> tuple[list[pb.JobInfo], list[pb.SlaveInfo]]:
@@ -226,6 +234,21 @@ class JobsClient(Closing):
             jobs += reply.jobs
             if not reply.more:
                 return jobs, list(reply.slaves)
+
+    def set_collectors(self, job: int, collectors: int) -> None:
+        """Changes the number of collectors of a job that waits or runs.
+
+        Those that are removed play to the end of their episodes, for at most 10 s.
+
+        Raises:
+          InvalidInputError: there is no job with this id, or `collectors` is not 1 to 255.
+          RefusedAttemptError: the job has ended, or was submitted without collectors.
+          ServerUnavailableError: the coordinator does not answer, or cannot write its queue.
+        """
+        _validate_id(job)
+        number = validate_collectors(collectors)
+        request = pb.SetCollectorsRequest(format=FORMAT, job=job, collectors=number)
+        self._retry(self._link.stub.SetCollectors, request)
 
     def cancel(self, job: int) -> None:
         """Cancels a job; for a cancelled job, nothing happens.

@@ -5,7 +5,6 @@ import logging
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from relaax_like.addons.coordinator.job import (
     Attempt,
     Job,
     JobState,
+    validate_collectors,
     validate_key,
     validate_name,
     validate_size,
@@ -26,6 +26,8 @@ from relaax_like.addons.coordinator.job import (
 from relaax_like.addons.coordinator.job_queue import JobQueue, QueueFullError
 from relaax_like.addons.coordinator.tasks import (
     CLOSE,
+    COLLECTOR_CLOSE,
+    COLLECTOR_START,
     START,
     TASK_TIMEOUT_SEC,
     NameInUseError,
@@ -33,6 +35,7 @@ from relaax_like.addons.coordinator.tasks import (
     TaskFail,
 )
 from relaax_like.addons.coordinator.versions import VersionStore
+from relaax_like.config.address import parse_address
 from relaax_like.config.job_keys import name_environment
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.v1 import coordinator_pb2 as pb
@@ -54,6 +57,14 @@ _REPLY_BYTES = 3 << 20  # of its tasks; a client receives messages of up to 4 Mi
 _MAX_OPEN_TASKS = 64  # of programs, by `send_task`
 _MAX_PROGRESS_BYTES = 4096
 _MAX_SHOWN = 8  # names in an error
+_MAX_HOST = 255
+# Collectors of a job that fail one after another, without progress in between, before its attempt
+# does; and the longest wait before the next one starts, and that after one has ended by itself, as
+# they do when the training is over.
+_MAX_COLLECTOR_FAILURES = 10
+_MAX_COLLECTOR_PAUSE_SEC = 10.0
+_AFTER_END_SEC = 5.0
+_NONE = (0, 0.0, "")  # no failure
 _SHRINK = "send less, such as the names of data that both ends can read"
 
 
@@ -80,11 +91,15 @@ class _Slave:
       is_connected: a poll waits, or one has just been answered.
       attempt: the attempt that the slave runs or is to run; None: it is free.
       is_confirmed: whether the slave has confirmed that it runs `attempt`.
+      closing: the attempt of a collector whose end was requested.
+      said: the newest poll: what the slave says of itself.
+      address: where collectors of `attempt` connect; "": unknown, or it needs none.
     """
 
     name: str
     incarnation: int
     last_seen: float
+    said: pb.PollRequest
     algorithms: frozenset[str] = frozenset()
     environments: frozenset[str] = frozenset()
     runs_jobs: bool = False
@@ -94,8 +109,25 @@ class _Slave:
     is_connected: bool = True
     attempt: Attempt | None = None
     is_confirmed: bool = False
+    closing: Attempt | None = None
+    address: str = ""
     progress: str = ""
     progress_at: float = 0.0
+
+    @property
+    def is_free(self) -> bool:
+        """Whether it can be assigned a job or a collector."""
+        return self.runs_jobs and self.is_connected and self.attempt is None
+
+    def has(self, job: Job) -> bool:
+        """Whether it has the job's algorithm and environment."""
+        return job.algorithm in self.algorithms and job.environment in self.environments
+
+    def reaches(self, learner: "_Slave") -> bool:
+        """Whether a collector on this slave can connect to a learner on another one."""
+        if learner.said.host:
+            return self.said.has_security
+        return bool(self.said.machine) and self.said.machine == learner.said.machine
 
 
 class Coordinator(Closing):
@@ -142,6 +174,9 @@ class Coordinator(Closing):
         self._lock = threading.RLock()
         self._slaves: dict[str, _Slave] = {}
         self._next_task = 1
+        # Job -> number of collectors that have failed without progress in between, when the next
+        # one can start, and why the newest one failed.
+        self._failures: dict[int, tuple[int, float, str]] = {}
         self._next_line = 0.0  # when the next line about a full disk is due
         try:
             (folder / "runs").mkdir(parents=True, exist_ok=True)
@@ -180,25 +215,37 @@ class Coordinator(Closing):
 
     # Operators.
 
-    def submit(self, key: str, name: str, config: Mapping[str, Any]) -> int:
+    def submit(self, key: str, name: str, config: Mapping[str, Any], collectors: int = 0) -> int:
         """Adds a job and returns its id; a repeated key returns the id of the same job.
 
         Args:
           key: random text that the client chose for this job; 16 to 64 letters and digits.
           name: name of the job, for display.
           config: valid settings, see `config.job_keys.validate_job_config`.
+          collectors: see `Job`.
 
         Raises:
           QueueFullError: there are too many jobs.
-          InvalidInputError: key or name is not valid.
+          InvalidInputError: key or name is not valid, or collectors are out of range or have
+            workers beside them.
           ServerUnavailableError: the queue cannot be written.
         """
         validate_key(key)
         validate_name(name, "name")
+        if collectors:
+            validate_collectors(collectors)
+            if workers := (config.get("learner") or {}).get("workers"):
+                raise InvalidInputError(
+                    f"learner.workers: {workers}, but this job has collectors, which play instead; "
+                    "remove the one or the other",
+                    "learner.workers",
+                )
         algorithm, environment = config["algorithm"]["name"], name_environment(config)
         with self._lock:
             before = len(self._queue)
-            job = self._queue.submit(key, name, json.dumps(config), algorithm, environment)
+            job = self._queue.submit(
+                key, name, json.dumps(config), algorithm, environment, collectors
+            )
             if len(self._queue) > before:
                 logger.info("job %d: %s was submitted", job.id, name)
             self._assign()
@@ -232,6 +279,28 @@ class Coordinator(Closing):
                     info.running.CopyFrom(slave.attempt.to_message())
         return reply
 
+    def set_collectors(self, job_id: int, collectors: int) -> None:
+        """Adds collectors to a job, or removes some, which end their episodes first.
+
+        Raises:
+          NoSuchJobError: there is no job with this id.
+          RefusedAttemptError: the job has ended, or plays in its own process.
+          InvalidInputError: `collectors` is out of range.
+          ServerUnavailableError: the queue cannot be written.
+        """
+        validate_collectors(collectors)
+        with self._lock:
+            job = self._find_job(job_id)
+            if job.state.has_ended or not job.collectors:
+                what = f"is {job.state}" if job.state.has_ended else "plays in its own process"
+                raise RefusedAttemptError(
+                    f"job {job_id} {what}; only a job that waits or runs, and was submitted with "
+                    "--collectors, can have others"
+                )
+            self._queue.set_collectors(job, collectors)
+            logger.info("job %d: %d collectors", job.id, collectors)
+            self._assign()
+
     def cancel(self, job_id: int) -> None:
         """Cancels a job; a slave that runs it receives a task to end it.
 
@@ -255,7 +324,7 @@ class Coordinator(Closing):
             logger.info("job %d: cancelled", job.id)
             slave = self._slaves.get(job.slave)
             if attempt is not None and slave is not None and slave.attempt == attempt:
-                self._send(slave, CLOSE, {"job": attempt.job, "attempt": attempt.number})
+                self._close(slave, attempt)
 
     # Slaves.
 
@@ -341,7 +410,8 @@ class Coordinator(Closing):
             accepted = self._end(request.slave, request.ended)
             if slave is not None:
                 slave.last_seen = self._clock()
-                if accepted and request.ended.outcome == pb.Ended.STOPPED:
+                is_learner = not request.ended.attempt.collector
+                if accepted and is_learner and request.ended.outcome == pb.Ended.STOPPED:
                     slave.runs_jobs = False  # it leaves, unless its next poll says otherwise
                 if slave.attempt == Attempt.of(request.ended.attempt):
                     self._free(slave)
@@ -468,13 +538,16 @@ class Coordinator(Closing):
                     f"{MAX_SLAVES} slaves are connected, the maximum of a coordinator; stop one, "
                     "or use another coordinator"
                 )
-            slave = _Slave(request.slave, request.incarnation, self._clock())
+            slave = _Slave(request.slave, request.incarnation, self._clock(), request)
             self._slaves[slave.name] = slave
             logger.info("slave %s joined", slave.name)
         slave.last_seen = self._clock()
         slave.algorithms = frozenset(request.algorithms)
         slave.environments = frozenset(request.environments)
         slave.runs_jobs = request.runs_jobs
+        slave.said = request
+        if request.address:
+            slave.address = request.address
         return slave
 
     def _reconcile(self, slave: _Slave, request: pb.PollRequest) -> None:
@@ -490,16 +563,23 @@ class Coordinator(Closing):
             slave.attempt, slave.is_confirmed = running, True
             slave.progress_at = self._clock()
         if slave.attempt != running or not self._is_of(running, slave.name):
-            closing = [task for task in slave.tasks.values() if task.message.name == CLOSE]
-            if not closing:
-                self._send(slave, CLOSE, {"job": running.job, "attempt": running.number})
+            names = (CLOSE, COLLECTOR_CLOSE)
+            is_asked = any(task.message.name in names for task in slave.tasks.values())
+            if not is_asked and slave.closing != running:
+                self._close(slave, running)
         if request.progress and request.progress != slave.progress:
             slave.progress = request.progress
             slave.progress_at = self._clock()
+            self._failures.pop(running.job, None)
 
     def _is_of(self, attempt: Attempt, slave_name: str) -> bool:
         job = self._queue.get(attempt.job)
-        return job is not None and self._queue.is_newest(attempt) and job.slave == slave_name
+        if job is None or not self._queue.is_newest(attempt.of_learner):
+            return False
+        if not attempt.collector:
+            return job.slave == slave_name
+        others = (one for one in self._slaves.values() if one.name != slave_name)
+        return attempt.collector <= job.collectors and all(one.attempt != attempt for one in others)
 
     def _find_slave(self, name: str, incarnation: int) -> _Slave | None:
         slave = self._slaves.get(name)
@@ -507,6 +587,7 @@ class Coordinator(Closing):
 
     def _free(self, slave: _Slave) -> None:
         slave.attempt, slave.is_confirmed, slave.progress = None, False, ""
+        slave.closing, slave.address = None, ""
 
     def _drop(self, slave: _Slave, reason: str) -> None:
         logger.info("slave %s: %s", slave.name, reason)
@@ -539,22 +620,18 @@ class Coordinator(Closing):
         return job
 
     def _assign(self) -> None:
-        """Assigns queued jobs to free slaves that have the job's algorithm and environment."""
-        free = deque(
-            slave
-            for slave in self._slaves.values()
-            if slave.runs_jobs and slave.is_connected and slave.attempt is None
-        )
-        if not free:
+        """Assigns collectors and queued jobs to free slaves that have algorithm and environment.
+
+        A job with collectors does not start without a slave for one of them, and takes none away
+        from a running one that has no collector.
+        """
+        lonely = self._assign_collectors()
+        free = [slave for slave in self._slaves.values() if slave.is_free]
+        if len(free) <= lonely:
             return
         for job in self._queue.list_queued():
             able = next(
-                (
-                    slave
-                    for slave in free
-                    if job.algorithm in slave.algorithms and job.environment in slave.environments
-                ),
-                None,
+                (slave for slave in free if self._can_start(job, slave, free, lonely)), None
             )
             if able is None:
                 continue
@@ -564,8 +641,18 @@ class Coordinator(Closing):
             except ServerUnavailableError as error:
                 self._log_unwritable(error)
                 return
-            if not free:
+            lonely += bool(job.collectors)
+            if len(free) <= lonely:
                 return
+
+    def _can_start(self, job: Job, slave: _Slave, free: Sequence[_Slave], lonely: int) -> bool:
+        if not slave.has(job):
+            return False
+        if not job.collectors:
+            return True
+        return len(free) > lonely + 1 and any(
+            one is not slave and one.has(job) and one.reaches(slave) for one in free
+        )
 
     def _start(self, job: Job, slave: _Slave) -> None:
         attempt = self._queue.begin(job, slave.name)
@@ -576,13 +663,89 @@ class Coordinator(Closing):
             "attempt": attempt.number,
             "config": json.loads(job.config),
             "has_version": bool(job.version),
+            "collectors": job.collectors,
         }
         self._send(slave, START, payload).attempt = attempt
         logger.info("%s: %s starts on slave %s", attempt, job.name, slave.name)
 
+    # With the lock held: collectors.
+
+    def _assign_collectors(self) -> int:
+        """Starts and closes collectors; returns how many jobs run without any."""
+        learners = [one for one in self._slaves.values() if one.attempt and one.is_confirmed]
+        playing: dict[Attempt, set[int]] = {}
+        for slave in self._slaves.values():
+            attempt = slave.attempt
+            if attempt is None or not attempt.collector:
+                continue
+            if self._is_of(attempt, slave.name):
+                playing.setdefault(attempt.of_learner, set()).add(attempt.collector)
+            elif slave.closing != attempt:
+                self._close(slave, attempt)
+        lonely = 0
+        for learner in learners:
+            attempt = learner.attempt
+            job = None if attempt is None else self._queue.get(attempt.job)
+            if attempt is None or job is None or not job.collectors or job.attempt != attempt:
+                continue
+            taken = playing.setdefault(attempt, set())
+            self._collect(job, learner, taken)
+            if not taken:
+                lonely += 1
+                if not self._failures.get(job.id, _NONE)[0]:  # it waits, which is not its fault
+                    learner.progress_at = self._clock()
+        return lonely
+
+    def _collect(self, job: Job, learner: _Slave, taken: set[int]) -> None:
+        """Starts the collectors of a running job for which there are slaves."""
+        if not learner.address or self._clock() < self._failures.get(job.id, _NONE)[1]:
+            return
+        for number in sorted(set(range(1, job.collectors + 1)) - taken):
+            able = (one for one in self._slaves.values() if one.is_free and one.has(job))
+            slave = next((one for one in able if one.reaches(learner)), None)
+            if slave is None:
+                return
+            attempt = Attempt(job.id, job.attempts, number)
+            slave.attempt, slave.is_confirmed = attempt, False
+            slave.progress, slave.progress_at = "", self._clock()
+            payload = {
+                "job": attempt.job,
+                "attempt": attempt.number,
+                "collector": number,
+                "config": json.loads(job.config),
+                "address": learner.address,
+            }
+            self._send(slave, COLLECTOR_START, payload).attempt = attempt
+            taken.add(number)
+            logger.info("%s: starts on slave %s", attempt, slave.name)
+
+    def _close(self, slave: _Slave, attempt: Attempt) -> None:
+        """Requests the end of an attempt, or of a collector, on a slave."""
+        payload = {"job": attempt.job, "attempt": attempt.number}
+        if attempt.collector:
+            slave.closing = attempt
+            payload["collector"] = attempt.collector
+        self._send(slave, COLLECTOR_CLOSE if attempt.collector else CLOSE, payload)
+
+    def _note_collector_failure(self, attempt: Attempt, reason: str) -> None:
+        """Notes that a collector has failed; so many in a row fail the job's attempt."""
+        count = self._failures.get(attempt.job, _NONE)[0] + 1
+        pause = min(0.5 * 2 ** (count - 1), _MAX_COLLECTOR_PAUSE_SEC)
+        self._failures[attempt.job] = count, self._clock() + pause, reason
+        logger.warning("%s: %s", attempt, reason)
+        if count >= _MAX_COLLECTOR_FAILURES:
+            reason = f"{count} of its collectors failed in a row: {reason}"[:MAX_REASON]
+            job = self._find_job(attempt.job)
+            self._queue.end(attempt.of_learner, JobState.FAILED, reason, "")
+            del self._failures[attempt.job]
+            if (learner := self._slaves.get(job.slave)) is not None:
+                self._close(learner, attempt.of_learner)
+
     def _lose(self, attempt: Attempt, reason: str) -> None:
         """Ends an attempt whose slave is lost; see `JobQueue.end`. Ignores older attempts."""
-        if self._queue.is_newest(attempt):
+        if attempt.collector:
+            logger.warning("%s: %s", attempt, reason)
+        elif self._queue.is_newest(attempt):
             self._queue.end(attempt, JobState.QUEUED, reason, "")
             logger.warning(
                 "%s: %s; the job is %s", attempt, reason, self._find_job(attempt.job).state
@@ -616,6 +779,13 @@ class Coordinator(Closing):
         if not self._is_of(attempt, slave_name):
             logger.info("%s: the result of slave %s is refused", attempt, slave_name)
             return False
+        if attempt.collector:
+            if ended.outcome == pb.Ended.FAILED:
+                end = f"; its last line: {tail.splitlines()[-1]}" if tail.strip() else ""
+                self._note_collector_failure(attempt, f"{reason}{end}")
+            elif ended.outcome == pb.Ended.DONE:
+                self._failures[attempt.job] = 0, self._clock() + _AFTER_END_SEC, ""
+            return True
         self._queue.end(attempt, states[ended.outcome], reason, tail)
         job = self._queue.get(attempt.job)
         assert job is not None
@@ -634,6 +804,13 @@ class Coordinator(Closing):
             step=job.step,
             folder="" if folder is None else str(folder),
             reason=job.reason or self._explain(job),
+            collectors=job.collectors,
+            collecting=sum(
+                one.attempt is not None
+                and one.attempt.collector > 0
+                and one.attempt.of_learner == job.attempt
+                for one in self._slaves.values()
+            ),
         )
         slave = self._slaves.get(job.slave)
         if job.state is JobState.RUNNING and slave is not None and slave.attempt == job.attempt:
@@ -644,13 +821,19 @@ class Coordinator(Closing):
 
     def _explain(self, job: Job) -> str:
         if job.state is not JobState.QUEUED:
-            return ""
+            count, _, reason = self._failures.get(job.id, _NONE)
+            return f"a collector failed: {reason}"[:MAX_REASON] if count else ""
         runners = [slave for slave in self._slaves.values() if slave.runs_jobs]
         if not runners:
             return "no slave that runs jobs is connected"
         for what, name in (("algorithms", job.algorithm), ("environments", job.environment)):
             if not any(name in getattr(slave, what) for slave in runners):
                 return f"no connected slave has {name!r} among its {what}"
+        if job.collectors:
+            return (
+                f"no two slaves with {job.algorithm!r} and {job.environment!r} are free, for its "
+                "learner and a collector that reaches it"
+            )
         return f"no slave with {job.algorithm!r} and {job.environment!r} is free"
 
     # With the lock held: tasks.
@@ -690,6 +873,10 @@ class Coordinator(Closing):
         if task.attempt is not None and slave.attempt == task.attempt:
             if is_done:
                 slave.is_confirmed = True
+                if address := str(payload.get("address", "")):
+                    _validate_address(address, slave.said.host)
+                    slave.address = address
+                    self._assign()
             else:
                 self._fail_start(slave, task.attempt, payload)
         # Not before: if the queue cannot be written, the slave reports the result again.
@@ -702,7 +889,10 @@ class Coordinator(Closing):
             task.result.set_exception(TaskFail(payload, str(payload["message"])))
 
     def _fail_start(self, slave: _Slave, attempt: Attempt, payload: Mapping[str, Any]) -> None:
-        if self._is_of(attempt, slave.name):
+        if attempt.collector:
+            if not payload.get("busy") and self._is_of(attempt, slave.name):
+                self._note_collector_failure(attempt, str(payload["message"])[:MAX_REASON])
+        elif self._is_of(attempt, slave.name):
             reason = f"slave {slave.name} could not start it: {payload['message']}"[:MAX_REASON]
             state = JobState.QUEUED if payload.get("busy") else JobState.FAILED
             self._queue.end(attempt, state, reason, "")
@@ -738,6 +928,7 @@ class Coordinator(Closing):
             attempt = slave.attempt
             if (
                 attempt is not None
+                and not attempt.collector
                 and slave.is_confirmed
                 and now - slave.progress_at > self._stall_sec
                 and self._is_of(attempt, slave.name)
@@ -745,7 +936,7 @@ class Coordinator(Closing):
                 reason = f"no progress for {self._stall_sec:g} s on slave {slave.name}"
                 self._queue.end(attempt, JobState.FAILED, reason, "")
                 logger.warning("%s: %s", attempt, reason)
-                self._send(slave, CLOSE, {"job": attempt.job, "attempt": attempt.number})
+                self._close(slave, attempt)
         if now - self._started > self._silence_sec:
             self._queue_lost_jobs()
         self._assign()
@@ -761,6 +952,8 @@ class Coordinator(Closing):
                 self._lose(task.attempt, reason)
                 if not slave.is_confirmed:
                     self._free(slave)
+            elif name == COLLECTOR_CLOSE:
+                slave.closing = None  # to be asked again
             # Not before: if the queue cannot be written, the next look finds the task again.
             del slave.tasks[number]
             if task.result.set_running_or_notify_cancel():
@@ -801,6 +994,25 @@ def _validate_poll(request: pb.PollRequest) -> None:
     _validate_names(request.algorithms, "algorithms")
     _validate_names(request.environments, "environments")
     validate_size(request.progress, _MAX_PROGRESS_BYTES, "progress")
+    for field_name in ("address", "host", "machine"):
+        validate_size(getattr(request, field_name), _MAX_HOST, field_name)
+    if request.address:
+        _validate_address(request.address, request.host)
+
+
+def _validate_address(text: str, host: str) -> None:
+    """Checks where collectors connect, who show their token there: on their machine, or the host's.
+
+    Raises:
+      ConfigError, InvalidInputError: it is not such an address.
+    """
+    address = parse_address(validate_size(text, _MAX_HOST, "address"))
+    if address.host != host and not (address.is_loopback and not host):
+        raise InvalidInputError(
+            f"address: {text:.80}, expected one of {host or 'a loopback interface'}; update the "
+            "slave",
+            "address",
+        )
 
 
 def _validate_names(names: Sequence[str], field_name: str) -> None:

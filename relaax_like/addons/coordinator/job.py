@@ -169,6 +169,23 @@ def validate_key(key: str) -> str:
     return key
 
 
+def validate_collectors(number: int, least: int = 1) -> int:
+    """Returns the number of a job's collectors, if it is in range.
+
+    Args:
+      number: the number.
+      least: of the range.
+
+    Raises:
+      InvalidInputError: the number is not valid.
+    """
+    if not least <= number <= MAX_COLLECTORS:
+        raise InvalidInputError(
+            f"collectors: {number!s:.40}, expected {least} to {MAX_COLLECTORS}", "collectors"
+        )
+    return number
+
+
 def validate_size(text: str, most: int, field: str, cure: str = "") -> str:
     """Returns a text, if it is not too long.
 

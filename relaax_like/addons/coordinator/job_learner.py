@@ -7,6 +7,9 @@
 The process is `relaax train`, or `relaax resume` if there is a version. So a job that crashes does
 not end the slave, and TensorFlow is loaded only while there is a job. If the slave is killed, a
 guardian ends the process.
+
+A job with collectors is `relaax run` without environments, and each of its collectors, on another
+slave, is `relaax run --rlx-server` with one.
 """
 
 import collections
@@ -16,25 +19,31 @@ import logging
 import os
 import re
 import shutil
+import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from relaax_like.addons.coordinator.job import (
     MAX_ATTEMPT,
+    MAX_COLLECTORS,
     MAX_JOB,
     MAX_REASON,
     MAX_TAIL_BYTES,
     Attempt,
 )
-from relaax_like.addons.coordinator.slave import LearnerSlave, find_callbacks
+from relaax_like.addons.coordinator.slave import Doing, LearnerSlave, find_callbacks
 from relaax_like.addons.coordinator.tasks import RefusedAttemptError, TaskFail
 from relaax_like.addons.coordinator.versions import pack_version, stage_folder, unpack_version
+from relaax_like.config.address import Address, parse_address
 from relaax_like.config.algorithm_folder import ENTRY_POINTS
 from relaax_like.config.job_keys import name_environment
 from relaax_like.config.job_names import is_name
+from relaax_like.config.yaml_document import quote_text
 from relaax_like.parameter_server.folder import lock_folder
 from relaax_like.runs.processes.launcher import LocalLauncher, Running
 from relaax_like.runs.processes.process import name_signal
@@ -49,6 +58,7 @@ from relaax_like.wire.errors import (
     RelaaxError,
     ServerUnavailableError,
 )
+from relaax_like.wire.ports import bind_socket
 from relaax_like.wire.security import ClientSecurity
 
 logger = logging.getLogger(__name__)
@@ -72,6 +82,13 @@ _GPU = re.compile(r"nvidia\d+")
 _SHOWN = ("step", "episodes", "mean_return")
 # The version is a snapshot: a journal beside it would never be read.
 _SETS = ("relaax-parameter-server.durability=snapshot",)
+# How long a collector that is not wanted any more can play to the end of its episodes.
+_EPISODE_SEC = 10.0
+# The line of a parameter server.
+_PROGRESS = re.compile(r"\bstep ([\d,]+) \| [\d,]+ steps/s \| (?:mean return (-?[\d.]+) )?")
+_LOOPBACK = "localhost"
+# Keys of the section `security` without which collectors connect to no other machine.
+_OF_COLLECTORS = ("token_file", "tls_ca", "tls_cert", "tls_key")
 
 
 class JobLearner(Closing):
@@ -88,14 +105,28 @@ class JobLearner(Closing):
       folder: where the runs are trained, one after another; belongs to this process.
       program: command that trains; takes the arguments of `relaax`.
       modules: of `name_module`, for modules that jobs can have in `environment.env`.
+      host: where servers of jobs with collectors listen, for other machines; "": on loopback.
+      security: keys of the section `security` of an experiment, for these servers and for
+        collectors that connect to other machines.
 
     Raises:
-      ConfigError: the folder cannot be used.
+      ConfigError: the folder cannot be used, or `host` is not an address of this machine.
       SnapshotError: another slave uses the folder, or its lock file cannot be locked.
       RelaaxError: the guardian process cannot be started.
     """
 
-    def __init__(self, folder: Path, program: Sequence[str] = RELAAX, modules: Sequence[str] = ()):
+    def __init__(
+        self,
+        folder: Path,
+        program: Sequence[str] = RELAAX,
+        modules: Sequence[str] = (),
+        host: str = "",
+        security: Mapping[str, Any] = MappingProxyType({}),
+    ):
+        if host:
+            _find_port(host)
+        self._host = host
+        self._security = security
         self._folder = folder
         self._program = program
         self.environments = [*_list_names(ENVIRONMENTS, "slots.py"), *modules]
@@ -145,7 +176,12 @@ class JobLearner(Closing):
             algorithms=sorted({*_list_names(ALGORITHMS, "config.py"), *_list_installed()}),
             environments=self.environments,
             runs_jobs=True,
-            get_running=self.get_running,
+            get_doing=self.get_doing,
+            claims={
+                "host": self._host,
+                "machine": _name_machine(),
+                "has_security": self._security.keys() >= {*_OF_COLLECTORS},
+            },
         )
         self._slave.start()
         return self._slave
@@ -168,10 +204,12 @@ class JobLearner(Closing):
         self._launcher.__exit__()
         self._folder_lock.close()
 
-    def get_running(self) -> tuple[Attempt | None, str]:
-        """Returns the attempt that runs now, and its progress as JSON; (None, "") without a job."""
+    def get_doing(self) -> Doing:
+        """Returns the attempt that runs now, if there is one, its progress and its address."""
         running = self._running
-        return (None, "") if running is None else (running.attempt, running.progress)
+        if running is None:
+            return Doing()
+        return Doing(running.attempt, running.progress, running.address)
 
     # Callbacks.
 
@@ -180,16 +218,74 @@ class JobLearner(Closing):
         gpus = sum(bool(_GPU.fullmatch(path.name)) for path in Path("/dev").glob("nvidia*"))
         return {"gpu": gpus, "cpu": os.cpu_count() or 1}
 
-    def deal_with_learner_start(self, task_info: Mapping[str, Any]) -> None:
-        """Starts a job.
+    def deal_with_learner_start(self, task_info: Mapping[str, Any]) -> Mapping[str, str]:
+        """Starts a job; returns the `address` where its collectors connect, if it needs any.
 
         Args:
-          task_info: has `job`, `attempt`, `config` and `has_version`.
+          task_info: has `job`, `attempt`, `config`, `has_version` and `collectors`.
 
         Raises:
           TaskFail: `task_info` is not valid; another job still runs after 10 s; or `close` was
             called.
         """
+        arguments, address = self._make_arguments(task_info)
+        self._start(task_info, arguments, address)
+        return {"address": address} if address else {}
+
+    def deal_with_collector_start(self, task_info: Mapping[str, Any]) -> None:
+        """Starts a collector, which plays in the environments of a job that another slave learns.
+
+        Args:
+          task_info: has `job`, `attempt`, `collector`, `config`, and the `address` of the job's rlx
+            server.
+
+        Raises:
+          TaskFail: see `deal_with_learner_start`; or the address is on another machine, and this
+            slave has no token or certificates.
+        """
+        address = str(task_info.get("address"))
+        sets = [*_SETS, "environment.clients=1"]
+        try:
+            is_here = parse_address(address).is_loopback
+        except ConfigError as error:
+            raise TaskFail.because(f"address: {error}") from None
+        if not is_here:
+            if not self._security.keys() >= {*_OF_COLLECTORS}:
+                raise TaskFail.because(
+                    f"address: {address} is on another machine, but this slave has no token and no "
+                    "certificates; start it with --token-file, --tls-ca, --tls-cert and --tls-key"
+                )
+            sets += self._make_security()
+        arguments = ["run", "job.yaml", "--rlx-server", address, *_to_flags(sets)]
+        self._start(task_info, arguments)
+
+    def _make_arguments(self, task_info: Mapping[str, Any]) -> tuple[list[str], str]:
+        """Returns the arguments of `relaax` for a learner, and where its collectors connect."""
+        has_version = bool(task_info.get("has_version"))
+        start = ["resume", "run"] if has_version else []
+        sets = [*_SETS] if has_version else [*_SETS, "run_dir=run"]
+        if not task_info.get("collectors"):
+            start = start or ["train", "job.yaml"]
+            return [*start, "--log", "json", *_to_flags(sets)], ""
+        host = self._host or _LOOPBACK
+        address = Address(host, _find_port(host))
+        any_port = Address(host, 0)
+        sets += [
+            "environment.clients=0",
+            f"relaax-rlx-server.bind={quote_text(str(address))}",
+            f"relaax-parameter-server.bind={quote_text(str(any_port))}",
+            f"learner.bind={quote_text(str(any_port))}",
+        ]
+        if self._host:
+            sets += self._make_security()
+        return [*(start or ["run", "job.yaml"]), *_to_flags(sets)], str(address)
+
+    def _make_security(self) -> list[str]:
+        return [f"security.{key}={quote_text(str(value))}" for key, value in self._security.items()]
+
+    def _start(
+        self, task_info: Mapping[str, Any], arguments: Sequence[str], address: str = ""
+    ) -> None:
         attempt = _read_attempt(task_info)
         if (needed := name_environment(task_info["config"])) not in self.environments:
             raise TaskFail.because(
@@ -202,8 +298,15 @@ class JobLearner(Closing):
             if self._is_closing:  # its process would not be ended
                 raise TaskFail.because("the slave is shutting down", busy=True)
             self._running = _RunningJob(
-                self.slave, self._launcher, self._program, self._folder / "job", attempt, task_info
+                self.slave,
+                self._launcher,
+                [*self._program, *arguments],
+                self._folder / "job",
+                attempt,
+                task_info,
+                address,
             )
+            logger.info("%s: relaax %s", attempt, " ".join(arguments[:2]))
             threading.Thread(
                 target=self._run, args=(self._running,), name="job", daemon=True
             ).start()
@@ -213,6 +316,10 @@ class JobLearner(Closing):
         running = self._running
         if running is not None:
             running.stop(is_wanted=False)
+
+    def deal_with_collector_close(self) -> None:
+        """Requests the end of the collector, which can end its episodes."""
+        self.deal_with_learner_close()
 
     def _run(self, running: "_RunningJob") -> None:
         try:
@@ -224,10 +331,11 @@ class JobLearner(Closing):
 
 
 class _RunningJob:
-    """One attempt: a process, its output, and the versions that it has written.
+    """One attempt, or collector: a process, its output, and the versions that it has written.
 
     Attributes:
       attempt: the attempt.
+      address: where its collectors connect; "": it needs none.
       progress: newest progress as JSON; "": none yet.
       is_over: set when the attempt has ended and was reported.
     """
@@ -236,17 +344,19 @@ class _RunningJob:
         self,
         slave: LearnerSlave,
         launcher: LocalLauncher,
-        program: Sequence[str],
+        command: Sequence[str],
         folder: Path,
         attempt: Attempt,
         task_info: Mapping[str, Any],
+        address: str,
     ):
         self.attempt = attempt
+        self.address = address
         self.progress = ""
         self.is_over = threading.Event()
         self._slave = slave
         self._launcher = launcher
-        self._program = program
+        self._command = command
         self._folder = folder
         self._run_dir = folder / "run"
         self._config = task_info["config"]
@@ -287,6 +397,9 @@ class _RunningJob:
         try:
             while process.poll() is None and not self._stopping.wait(_LOOK_SEC):
                 self._send_new_snapshot()
+            if process.poll() is None and self.attempt.collector:
+                os.kill(process.pid, signal.SIGHUP)
+                process.wait(_EPISODE_SEC)
             if process.poll() is None:
                 process.terminate()
                 process.wait(END_SEC)
@@ -297,6 +410,8 @@ class _RunningJob:
             process.finish(5.0)
         if self._is_wanted and (self._run_dir / "config.yaml").exists():
             self._send_final_version()
+        if self.attempt.collector and self._stopping.is_set():
+            return pb.Ended.STOPPED, "it was not wanted any more"
         if status == 0:
             return pb.Ended.DONE, self._read_result()
         if self._stopping.is_set():
@@ -336,23 +451,21 @@ class _RunningJob:
                 self._pause()
 
     def _start(self) -> Running:
-        if self._has_version:
-            arguments = ["resume", "run", "--log", "json", *_to_flags(_SETS)]
-        else:
-            sets = _to_flags([*_SETS, "run_dir=run"])
-            arguments = ["train", "job.yaml", "--log", "json", *sets]
-        logger.info("%s: relaax %s", self.attempt, " ".join(arguments[:2]))
         node = Node(
             name=str(self.attempt),
-            argv=[*self._program, *arguments],
+            argv=self._command,
             role="environment",
             folder=self._folder,
         )
         return self._launcher.start(node, self._read_output, lambda report: None)
 
     def _read_output(self, stream: Iterable[bytes]) -> None:
-        """Reads lines of JSON, which are the progress, and the log."""
+        """Reads the progress, which is lines of JSON or of the parameter server, and the log."""
         for line in _read_lines(stream):
+            if match := _PROGRESS.search(line):
+                self._step = int(match[1].replace(",", ""))
+                numbers = self._step, None, float(match[2]) if match[2] else None
+                self.progress = json.dumps(dict(zip(_SHOWN, numbers, strict=True)))
             try:
                 numbers = json.loads(line)
                 self._step = int(numbers["step"])
@@ -450,7 +563,10 @@ def _read_attempt(task_info: Mapping[str, Any]) -> Attempt:
     Raises:
       TaskFail: a number is not one that a message can hold, or the settings are missing.
     """
-    for key, most in (("job", MAX_JOB), ("attempt", MAX_ATTEMPT)):
+    limits = [("job", MAX_JOB), ("attempt", MAX_ATTEMPT)]
+    if "collector" in task_info:
+        limits.append(("collector", MAX_COLLECTORS))
+    for key, most in limits:
         number = task_info.get(key)
         if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= most:
             raise TaskFail.because(f"{key}: {number!r:.80}, expected an integer from 1 to {most}")
@@ -459,7 +575,32 @@ def _read_attempt(task_info: Mapping[str, Any]) -> Attempt:
             f"config: {task_info.get('config')!r:.80}, expected the settings of a job, as "
             "make_job_config returns them"
         )
-    return Attempt(task_info["job"], task_info["attempt"])
+    return Attempt(task_info["job"], task_info["attempt"], task_info.get("collector", 0))
+
+
+def _find_port(host: str) -> int:
+    """Returns a free port of this machine.
+
+    Raises:
+      ConfigError: the host is not one of this machine.
+    """
+    try:
+        with bind_socket(host, 0) as probe:
+            return int(probe.getsockname()[1])
+    except OSError as error:
+        raise ConfigError(
+            f"--advertise: {host}: no port of it can be used: {error.strerror or error}; set the "
+            "name or an address of this machine"
+        ) from None
+
+
+def _name_machine() -> str:
+    """Returns a text that is the same for processes that share a loopback interface, else ""."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
+    except OSError:  # not Linux
+        return socket.gethostname()
 
 
 def _to_flags(sets: Sequence[str]) -> list[str]:

@@ -100,7 +100,8 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
                 f"config: {request.config[:80]!r} is not valid JSON; update the client", "config"
             ) from None
         validate_job_config(config)
-        return pb.SubmitReply(job=self._coordinator.submit(request.key, request.name, config))
+        number = self._coordinator.submit(request.key, request.name, config, request.collectors)
+        return pb.SubmitReply(job=number)
 
     @_answering
     def List(self, request: pb.ListRequest) -> pb.ListReply:
@@ -112,6 +113,12 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
         """Cancels a job."""
         self._coordinator.cancel(request.job)
         return pb.CancelReply()
+
+    @_answering
+    def SetCollectors(self, request: pb.SetCollectorsRequest) -> pb.SetCollectorsReply:
+        """Adds collectors to a job, or removes some."""
+        self._coordinator.set_collectors(request.job, request.collectors)
+        return pb.SetCollectorsReply()
 
     def Poll(self, request: pb.PollRequest, context: grpc.ServicerContext) -> pb.PollReply:
         """Records what a slave does, and returns tasks for it."""

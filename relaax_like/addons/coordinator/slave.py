@@ -13,7 +13,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from relaax_like.addons.coordinator.client import CoordinatorLink
 from relaax_like.addons.coordinator.job import (
@@ -27,6 +28,8 @@ from relaax_like.addons.coordinator.job import (
 )
 from relaax_like.addons.coordinator.tasks import (
     CLOSE,
+    COLLECTOR_CLOSE,
+    COLLECTOR_START,
     GET_DATA,
     LEARN,
     RESOURCE,
@@ -55,7 +58,8 @@ _LONGEST_PAUSE_SEC = 5.0
 _NAME_SEC = 60.0
 _MAX_TASKS = 64
 
-_IDS = ("job", "attempt")
+_IDS = ("job", "attempt", "collector")
+_STARTS, _CLOSES = (START, COLLECTOR_START), (CLOSE, COLLECTOR_CLOSE)
 Callbacks = Mapping[str, Callable[..., Any]]
 # Task -> the callback that does it, by DI-engine's names.
 CALLBACKS = {
@@ -64,7 +68,23 @@ CALLBACKS = {
     GET_DATA: "deal_with_get_data",
     LEARN: "deal_with_learner_learn",
     CLOSE: "deal_with_learner_close",
+    COLLECTOR_START: "deal_with_collector_start",
+    COLLECTOR_CLOSE: "deal_with_collector_close",
 }
+
+
+class Doing(NamedTuple):
+    """What a slave does now.
+
+    Attributes:
+      attempt: that it runs, or whose collector it is; None: none.
+      progress: of the attempt, as JSON; "": unknown.
+      address: HOST:PORT where its collectors connect; "": unknown, or it needs none.
+    """
+
+    attempt: Attempt | None = None
+    progress: str = ""
+    address: str = ""
 
 
 class Slave(abc.ABC):
@@ -86,7 +106,8 @@ class Slave(abc.ABC):
       algorithms: names of the algorithms that the slave has.
       environments: names of the environments that the slave has.
       runs_jobs: whether the coordinator can assign jobs of the queue to the slave.
-      get_running: returns the attempt that runs now (None: none), and its progress as JSON.
+      get_doing: returns what the slave does now.
+      claims: fields of `PollRequest` that say what else the slave can do.
 
     Attributes:
       name: as the argument.
@@ -109,7 +130,8 @@ class Slave(abc.ABC):
         algorithms: Sequence[str] = (),
         environments: Sequence[str] = (),
         runs_jobs: bool = False,
-        get_running: Callable[[], tuple[Attempt | None, str]] = lambda: (None, ""),
+        get_doing: Callable[[], Doing] = Doing,
+        claims: Mapping[str, Any] = MappingProxyType({}),
     ):
         self.name = validate_name(name, "name")
         self.ended = threading.Event()
@@ -119,7 +141,8 @@ class Slave(abc.ABC):
         self._algorithms = list(algorithms)
         self._environments = list(environments)
         self._runs_jobs = runs_jobs
-        self._get_running = get_running
+        self._get_doing = get_doing
+        self._claims = claims
         # Received, and not yet confirmed: a poll must not say that nothing runs.
         self._starting: Attempt | None = None
         self._coordinator = 0  # whose tasks are numbered up to:
@@ -285,14 +308,16 @@ class Slave(abc.ABC):
 
     def _poll(self) -> None:
         self._sequence += 1
-        running, progress = self._get_running()
-        running = running or self._starting
+        doing = self._get_doing()
+        running = doing.attempt or self._starting
         request = pb.PollRequest(
             **self._sign(),
             sequence=self._sequence,
             algorithms=self._algorithms,
             environments=self._environments,
-            progress=progress,
+            progress=doing.progress,
+            address=doing.address,
+            **self._claims,
             coordinator=self._coordinator,
             last_task=self._last_task,
             # The first answer comes at once, so that it is known whether there is a coordinator.
@@ -314,13 +339,13 @@ class Slave(abc.ABC):
     def _queue_task(self, task: pb.Task) -> None:
         """Queues a received task for the thread that does it."""
         lane = self._lanes[task.name in (GET_DATA, LEARN)]
-        if task.name == START:
+        if task.name in _STARTS:
             self._starting = _find_attempt(task)
         try:
             lane.put_nowait((self._coordinator, task))
         except queue.Full:  # the coordinator notices that there is no result
             logger.error("%d tasks wait, the maximum; %s is dropped", _MAX_TASKS, task.name)
-            if task.name == START:
+            if task.name in _STARTS:
                 self._starting = None
 
     def _give_up(self, error: RelaaxError) -> None:
@@ -333,7 +358,7 @@ class Slave(abc.ABC):
             result = pb.TaskResult(task=task.id, coordinator=coordinator)
             result.ok, result.payload = self._do(task)
             self._report(pb.ReportRequest(results=[result]))
-            if task.name == START:
+            if task.name in _STARTS:
                 self._starting = None
 
     def _do(self, task: pb.Task) -> tuple[bool, str]:
@@ -409,29 +434,33 @@ def _pack_result(result: Mapping[str, Any], field: str) -> str:
 def _find_attempt(task: pb.Task) -> Attempt | None:
     """Returns the attempt that a task starts; None: the task does not start a job of the queue."""
     payload = json.loads(task.payload)
-    job, attempt = payload.get("job"), payload.get("attempt")
+    job, attempt, collector = (payload.get(key, 0) for key in _IDS)
     # A program of the coordinator can send any JSON as `job`, also a number that no job has.
-    if not (type(job) is int and type(attempt) is int):  # not bool
+    if not all(type(number) is int for number in (job, attempt, collector)):  # not bool
         return None
-    if not (0 < job <= MAX_JOB and 0 < attempt <= MAX_ATTEMPT):
+    if not (0 < job <= MAX_JOB and 0 < attempt <= MAX_ATTEMPT and 0 <= collector <= MAX_ATTEMPT):
         return None
-    return Attempt(job, attempt)
+    return Attempt(job, attempt, collector)
 
 
 class LearnerSlave(Slave):
-    """A slave that answers the tasks of a learner with callbacks, by DI-engine's names.
+    """A slave that answers the tasks of learners and collectors with callbacks.
+
+    The names are DI-engine's.
 
     | task | callback | result |
     |---|---|---|
     | `resource` | `deal_with_resource()` | the returned mapping, such as the number of GPUs |
-    | `learner_start_task` | `deal_with_learner_start(task_info)` | `message` |
+    | `learner_start_task` | `deal_with_learner_start(task_info)` | `message`, and what it returns |
     | `learner_get_data_task` | `deal_with_get_data()` | the demand, task_id and buffer_id |
     | `learner_learn_task` | `deal_with_learner_learn(data)` | `info`, task_id and buffer_id |
     | `learner_close_task` | `deal_with_learner_close()` | `message` |
+    | `collector_start_task` | `deal_with_collector_start(task_info)` | the same |
+    | `collector_close_task` | `deal_with_collector_close()` | `message` |
 
     Any other task, and one without a callback, fails with `TaskFail`; a callback raises `TaskFail`
-    to refuse a task. A `learner_close_task` that names another job or attempt than the newest start
-    task calls no callback.
+    to refuse a task. A close task that names another job, attempt or collector than the newest
+    start task calls no callback.
 
     Args:
       address: HOST:PORT of the coordinator.
@@ -455,25 +484,27 @@ class LearnerSlave(Slave):
             raise TaskFail.because(
                 f"unknown task {name!r:.80}, expected one of {', '.join(CALLBACKS)}"
             )
+        role = name.partition("_")[0]
         # Of an attempt that has ended meanwhile: what runs now is another one.
-        if name == CLOSE and any(task.get(key, own[key]) != own[key] for key in _IDS if key in own):
-            return {"message": "learner task has closed"}
+        if name in _CLOSES and any(
+            task.get(key, own[key]) != own[key] for key in _IDS if key in own
+        ):
+            return {"message": f"{role} task has closed"}
         callback = self._callback_fn.get(CALLBACKS[name])
         if callback is None:
             raise TaskFail.because(
                 f"slave {self.name} cannot do this task, because its callback_fn has no callback "
                 f"{CALLBACKS[name]}; send the task to another slave"
             )
-        if name == START:
+        if name in _STARTS:
             self._task_info = {key: value for key, value in task.items() if key != "name"}
-            callback(self._task_info)
-            return {"message": "learner task has started"}
+            return {"message": f"{role} task has started", **(callback(self._task_info) or {})}
         named = {key: own.get(key) for key in ("task_id", "buffer_id")}
         if name == LEARN:
             return {**named, "info": callback(task.get("data"))}
         result = callback()
-        if name == CLOSE:
-            return {"message": "learner task has closed"}
+        if name in _CLOSES:
+            return {"message": f"{role} task has closed"}
         return {**named, **result} if name == GET_DATA else dict(result)
 
 

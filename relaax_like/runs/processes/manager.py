@@ -2,7 +2,9 @@
 
 import contextlib
 import logging
+import os
 import queue
+import signal
 import sys
 import time
 from collections import Counter
@@ -101,6 +103,7 @@ class Manager:
         launcher: Launcher | None = None,
     ):
         self._supervised = [_Supervised(node) for node in topology.nodes]
+        self._hears = any(node.reports for node in topology.nodes)
         self._policy = topology.restart
         self._term_sec = term_sec
         width = max(len(node.name) for node in topology.nodes)
@@ -110,6 +113,7 @@ class Manager:
         self._launcher = launcher
         self._reports: queue.SimpleQueue[tuple[_Supervised, int, Report]] = queue.SimpleQueue()
         self._alone_since: float | None = None
+        self._ends_episodes = False
         self._tracebacks: set[str] = set()
 
     def pids(self) -> dict[str, int]:
@@ -123,6 +127,18 @@ class Manager:
     def stop(self) -> None:
         """Requests `run` to end; safe in signal handlers and from other threads."""
         self._stopping.set()
+
+    def end_episodes(self) -> None:
+        """Sends SIGHUP to the environments: ours end with their next episodes, others at once.
+
+        None of them is started again. Without a launcher only; safe in signal handlers.
+        """
+        self._ends_episodes = True
+        for supervised in self._supervised:
+            process = supervised.process
+            if supervised.is_environment and process is not None and process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGHUP)
 
     def kill(self) -> None:
         """Kills all processes immediately, for a second Ctrl-C; safe in signal handlers."""
@@ -226,7 +242,7 @@ class Manager:
         now = time.monotonic()
         ready = all(s.ready for s in self._supervised)
         for supervised in self._supervised:
-            may_start = ready or not supervised.is_environment
+            may_start = (ready and not self._ends_episodes) or not supervised.is_environment
             if may_start and supervised.restart_at is not None and now >= supervised.restart_at:
                 self._start(launcher, supervised)
             process = supervised.process
@@ -240,6 +256,8 @@ class Manager:
                     self._note_environment_end(supervised, status)
                 else:
                     self._note_end(supervised, status)
+            elif self._ends_episodes and process is None and supervised.is_environment:
+                supervised.done = True
         if all(s.done for s in self._supervised):
             self._stopping.set()
         self._check_alone(now)
@@ -254,6 +272,11 @@ class Manager:
         is_alone = environments and not any(s.plays or s.others for s in self._supervised)
         if not is_alone:
             self._alone_since = None
+            return
+        if not self._hears:  # of other clients
+            if not all(s.done for s in self._supervised):
+                self._status = EXIT_ERROR
+            self._stopping.set()
             return
         seconds = self._policy.alone_sec
         if self._alone_since is None:
@@ -271,9 +294,12 @@ class Manager:
 
     def _note_environment_end(self, supervised: _Supervised, status: int) -> None:
         name, deaths = supervised.node.name, self._policy.environment_deaths
-        if status == 0:
+        if not self._hears:  # the servers run elsewhere
+            lasted = time.monotonic() - supervised.started
+            supervised.worked = lasted > self._policy.healthy_sec
+        if status == 0 or self._ends_episodes:
             supervised.done = True
-            if not supervised.worked:
+            if not (supervised.worked or self._ends_episodes) and self._hears:
                 logger.warning("%s ended with status 0 before its first step", name)
             return
         supervised.deaths = 1 if supervised.worked else supervised.deaths + 1

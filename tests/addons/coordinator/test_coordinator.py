@@ -572,12 +572,12 @@ def test_a_newer_format_is_refused_by_number(site: Site, method: str) -> None:
     kinds = {"Submit": pb.SubmitRequest, "List": pb.ListRequest, "Cancel": pb.CancelRequest}
     kinds |= {"Poll": pb.PollRequest, "Report": pb.ReportRequest, "Leave": pb.LeaveRequest}
     with CoordinatorLink(site.address) as link:
-        with pytest.raises(InvalidInputError, match="format: 2, but the coordinator speaks format"):
-            link.call(getattr(link.stub, method), kinds[method](format=2))
-        with pytest.raises(InvalidInputError, match="format: 2"):
-            link.call(link.stub.SendVersion, iter([pb.VersionPart(header={"format": 2})]))
-        with pytest.raises(InvalidInputError, match="format: 2"):
-            list(link.stream(link.stub.GetVersion, pb.GetVersionRequest(format=2), 5.0))
+        with pytest.raises(InvalidInputError, match="format: 3, but the coordinator speaks format"):
+            link.call(getattr(link.stub, method), kinds[method](format=3))
+        with pytest.raises(InvalidInputError, match="format: 3"):
+            link.call(link.stub.SendVersion, iter([pb.VersionPart(header={"format": 3})]))
+        with pytest.raises(InvalidInputError, match="format: 3"):
+            list(link.stream(link.stub.GetVersion, pb.GetVersionRequest(format=3), 5.0))
 
 
 WRONG: dict[str, tuple[str, dict[str, Any]]] = {

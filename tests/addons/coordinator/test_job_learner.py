@@ -20,6 +20,7 @@ from support.jobs import PROGRAM, Session, Site, keep_history, make_config, read
 from relaax_like.addons.coordinator import job_learner
 from relaax_like.addons.coordinator.job import MAX_REASON
 from relaax_like.addons.coordinator.job_learner import JobLearner, _list_installed, _RunningJob
+from relaax_like.addons.coordinator.slave import Doing
 from relaax_like.addons.coordinator.tasks import TaskFail
 from relaax_like.config.algorithm_folder import ENTRY_POINTS
 from relaax_like.runs.processes import launcher
@@ -194,7 +195,7 @@ def test_a_slave_that_is_closed_starts_no_job(site: Site, tmp_path: Path) -> Non
     with pytest.raises(TaskFail, match="the slave is shutting down") as caught:
         learner.deal_with_learner_start(task)
     assert caught.value.result["busy"] is True
-    assert learner.get_running() == (None, "")
+    assert learner.get_doing() == Doing()
 
 
 def test_a_start_with_a_number_that_no_job_has_is_refused_by_name(
@@ -219,7 +220,7 @@ def test_a_start_with_a_number_that_no_job_has_is_refused_by_name(
                 task.result(10.0)
         assert site.coordinator.send_task("slave", "resource", {}).result(10.0)
         assert learner.slave.error is None
-        assert learner.get_running() == (None, "")
+        assert learner.get_doing() == Doing()
 
 
 def test_algorithms_with_names_that_jobs_cannot_have_are_not_offered(

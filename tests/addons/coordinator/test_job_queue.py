@@ -143,7 +143,7 @@ def test_a_change_that_cannot_be_written_has_no_effect(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ("PRAGMA user_version = 2", "jobs of format 2, but this version reads jobs of format 1"),
+        ("PRAGMA user_version = 3", "jobs of format 3, but this version reads jobs of format 2"),
         ("PRAGMA application_id = 7", "another program's file, but this version reads"),
         ("UPDATE jobs SET job = replace(job, 'ppo', 'pqo')", "damaged .* another checksum"),
         ("UPDATE jobs SET job = NULL", "not a file of jobs, or damaged"),

@@ -434,6 +434,32 @@ def test_it_ends_when_neither_an_environment_nor_another_client_is_left(
     assert "no client connected for 0.05 s; stopping all processes" in caplog.text
 
 
+def test_environments_that_are_to_end_their_episodes_are_not_started_again(run: Any) -> None:
+    """covers D23"""
+    ends = "import signal, sys, time\n"
+    ends += "signal.signal(signal.SIGHUP, lambda *_: sys.exit(0))\nprint('up')\ntime.sleep(600)"
+    running = run(
+        environment("env1", ends),
+        environment("env2", f"print('up'); {SLEEP}"),  # it dies of the signal
+        environment("env3", "print('up'); raise SystemExit(1)"),
+        policy=dataclasses.replace(PATIENT, environment_deaths=1000),
+    )
+    for name in ("env1", "env2", "env3"):
+        running.wait_line(name, "up")
+    running.manager.end_episodes()
+    assert running.wait() == 0
+
+
+def test_it_ends_when_the_only_environments_are_given_up(
+    run: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    wrong = environment("env1", "print('no such game'); raise SystemExit(2)")
+    assert run(wrong, environment("env2", "print('done')")).wait() == 1
+    assert "its last line: no such game" in caplog.text
+    assert "before its first step" not in caplog.text  # nothing reports steps
+    assert run(environment("env1", "print('done')")).wait() == 0
+
+
 @pytest.mark.parametrize("has_stepped", [False, True])
 def test_an_environment_that_ends_well_before_its_first_step_is_reported(
     run: Any,
