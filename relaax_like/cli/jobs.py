@@ -37,6 +37,14 @@ CollectorsOption = Annotated[
         min=0, help="Number of other slaves that play for it; 0: it plays in its own process."
     ),
 ]
+AdvertiseOption = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST",
+        help="Name or address of this machine under which collectors on others connect to jobs "
+        "here. It needs TLS and tokens; default: this machine's collectors only.",
+    ),
+]
 
 
 @command(app)
@@ -107,14 +115,7 @@ def work(
     environment_args: Annotated[
         bool, typer.Option("--environment-args", help="Also if they have environment.args.")
     ] = False,
-    advertise: Annotated[
-        str,
-        typer.Option(
-            metavar="HOST",
-            help="Name or address of this machine under which collectors on others connect to "
-            "jobs here. It needs TLS and tokens; default: this machine's collectors only.",
-        ),
-    ] = "",
+    advertise: AdvertiseOption = "",
     tokens_file: Annotated[
         Path | None,
         typer.Option(help="Tokens that jobs here accept of collectors, lines ROLE TOKEN."),

@@ -51,21 +51,7 @@ def run_slave(
     """
     place = str(parse_address(address, COORDINATOR_PORT))
     validate_name(name, "--name")  # before there is a folder
-    of_runs: dict[str, Any] = {
-        key: path.absolute()
-        for key in ("token_file", "tls_ca", "tls_cert", "tls_key")
-        if (path := getattr(security, key)) is not None
-    }
-    if tokens_file is not None:
-        of_runs["tokens_file"] = tokens_file.absolute()
-    if host:
-        if missing := sorted(_OF_SERVERS - of_runs.keys()):
-            flags = ", ".join(f"--{key.replace('_', '-')}" for key in missing)
-            raise ConfigError(
-                f"--advertise: {host}: servers that other machines can reach need TLS and tokens, "
-                f"but {flags} {'is' if len(missing) == 1 else 'are'} missing (docs/jobs.md)"
-            )
-        to_server_security(SecurityConfig(**of_runs))  # before a job needs it
+    of_runs = _make_run_security(security, tokens_file, host)
     shutdown = Shutdown()
     with JobLearner(folder, modules=modules, host=host, security=of_runs) as learner:
         # For the processes of jobs, whose folder comes from others: nothing in it is imported.
@@ -81,3 +67,30 @@ def run_slave(
     if slave.error is not None:
         raise slave.error
     return shutdown.exit_status
+
+
+def _make_run_security(
+    security: ClientSecurity, tokens_file: Path | None, host: str
+) -> dict[str, Any]:
+    """Returns the keys of the section `security` of jobs that have collectors.
+
+    Raises:
+      ConfigError: other machines could connect to `host` without TLS or without tokens, or a file
+        cannot be used.
+    """
+    keys: dict[str, Any] = {
+        key: path.absolute()
+        for key in ("token_file", "tls_ca", "tls_cert", "tls_key")
+        if (path := getattr(security, key)) is not None
+    }
+    if tokens_file is not None:
+        keys["tokens_file"] = tokens_file.absolute()
+    if host:
+        if missing := sorted(_OF_SERVERS - keys.keys()):
+            flags = ", ".join(f"--{key.replace('_', '-')}" for key in missing)
+            raise ConfigError(
+                f"--advertise: {host}: servers that other machines can reach need TLS and tokens, "
+                f"but {flags} {'is' if len(missing) == 1 else 'are'} missing (docs/jobs.md)"
+            )
+        to_server_security(SecurityConfig(**keys))  # before a job needs it
+    return keys

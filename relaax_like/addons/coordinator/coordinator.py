@@ -576,10 +576,9 @@ class Coordinator(Closing):
         job = self._queue.get(attempt.job)
         if job is None or not self._queue.is_newest(attempt.of_learner):
             return False
-        if not attempt.collector:
-            return job.slave == slave_name
-        others = (one for one in self._slaves.values() if one.name != slave_name)
-        return attempt.collector <= job.collectors and all(one.attempt != attempt for one in others)
+        if attempt.collector:  # whoever says so; `_assign_collectors` closes the second one
+            return attempt.collector <= job.collectors
+        return job.slave == slave_name
 
     def _find_slave(self, name: str, incarnation: int) -> _Slave | None:
         slave = self._slaves.get(name)
@@ -672,52 +671,53 @@ class Coordinator(Closing):
 
     def _assign_collectors(self) -> int:
         """Starts and closes collectors; returns how many jobs run without any."""
-        learners = [one for one in self._slaves.values() if one.attempt and one.is_confirmed]
-        playing: dict[Attempt, set[int]] = {}
+        learners, playing = [], set()
         for slave in self._slaves.values():
             attempt = slave.attempt
-            if attempt is None or not attempt.collector:
+            if attempt is None:
                 continue
-            if self._is_of(attempt, slave.name):
-                playing.setdefault(attempt.of_learner, set()).add(attempt.collector)
+            if not attempt.collector:
+                learners.append((attempt, slave))
+            elif self._is_of(attempt, slave.name) and attempt not in playing:
+                playing.add(attempt)
             elif slave.closing != attempt:
                 self._close(slave, attempt)
         lonely = 0
-        for learner in learners:
-            attempt = learner.attempt
-            job = None if attempt is None else self._queue.get(attempt.job)
-            if attempt is None or job is None or not job.collectors or job.attempt != attempt:
+        for attempt, learner in learners:
+            job = self._queue.get(attempt.job)
+            if job is None or not job.collectors or not self._is_of(attempt, learner.name):
                 continue
-            taken = playing.setdefault(attempt, set())
-            self._collect(job, learner, taken)
-            if not taken:
+            every = [Attempt(job.id, job.attempts, n) for n in range(1, job.collectors + 1)]
+            missing = [one for one in every if one not in playing]
+            started = self._collect(job, learner, missing)
+            if len(missing) - started == job.collectors:
                 lonely += 1
                 if not self._failures.get(job.id, _NONE)[0]:  # it waits, which is not its fault
                     learner.progress_at = self._clock()
         return lonely
 
-    def _collect(self, job: Job, learner: _Slave, taken: set[int]) -> None:
-        """Starts the collectors of a running job for which there are slaves."""
+    def _collect(self, job: Job, learner: _Slave, missing: Sequence[Attempt]) -> int:
+        """Starts collectors of a running job on free slaves; returns how many."""
         if not learner.address or self._clock() < self._failures.get(job.id, _NONE)[1]:
-            return
-        for number in sorted(set(range(1, job.collectors + 1)) - taken):
-            able = (one for one in self._slaves.values() if one.is_free and one.has(job))
-            slave = next((one for one in able if one.reaches(learner)), None)
-            if slave is None:
-                return
-            attempt = Attempt(job.id, job.attempts, number)
+            return 0
+        able = [
+            one
+            for one in self._slaves.values()
+            if one.is_free and one.has(job) and one.reaches(learner)
+        ]
+        for attempt, slave in zip(missing, able, strict=False):
             slave.attempt, slave.is_confirmed = attempt, False
             slave.progress, slave.progress_at = "", self._clock()
             payload = {
                 "job": attempt.job,
                 "attempt": attempt.number,
-                "collector": number,
+                "collector": attempt.collector,
                 "config": json.loads(job.config),
                 "address": learner.address,
             }
             self._send(slave, COLLECTOR_START, payload).attempt = attempt
-            taken.add(number)
             logger.info("%s: starts on slave %s", attempt, slave.name)
+        return min(len(missing), len(able))
 
     def _close(self, slave: _Slave, attempt: Attempt) -> None:
         """Requests the end of an attempt, or of a collector, on a slave."""

@@ -278,6 +278,21 @@ def test_a_restarted_coordinator_keeps_learner_and_collectors(tmp_path: Path, cl
         session.close()
 
 
+def test_one_of_two_slaves_that_say_they_are_the_same_collector_is_closed(
+    site: Site, slaves: Slaves
+) -> None:
+    job = submit(site, 1)
+    for name in ("a", "b", "c"):
+        slaves.add(name)
+    slaves.learn("a")
+    slaves.take("b", START)
+    slaves.running["c"] = (job, 1, 1)
+    slaves.take("c", CLOSE)
+    assert not slaves.poll("c")
+    assert not slaves.poll("b")
+    assert site.get(job).collecting == 1
+
+
 def test_a_learner_that_waits_for_collectors_burns_no_budget(
     site: Site, slaves: Slaves, clock: Clock
 ) -> None:
