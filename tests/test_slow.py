@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-_ROW = r"[A-Z]+\d+(?:-[A-Z]+\d+)?"  # or a range: R18-R21
-_COVERS = re.compile(rf"covers ({_ROW}(?:(?: \([^)]*\))?,\s+{_ROW})*)")
+_ROW = r"[A-Z]+\d+(?:-[A-Z]*\d+)?"  # or a range: R18-R21
+# A list can continue in the next line, also of a comment.
+_COVERS = re.compile(rf"\b[Cc]overs ({_ROW}(?:(?: \([^)]*\))?,[\s#]+{_ROW})*)")
 
 
 def find_rows(text: str) -> set[str]:
     """Returns the capability rows that a text names after "covers"."""
     rows = set()
     for found in _COVERS.findall(text):
-        for letters, first, last in re.findall(r"([A-Z]+)(\d+)(?:-[A-Z]+(\d+))?", found):
+        for letters, first, last in re.findall(r"([A-Z]+)(\d+)(?:-[A-Z]*(\d+))?", found):
             rows |= {f"{letters}{row}" for row in range(int(first), int(last or first) + 1)}
     return rows
 
@@ -46,11 +47,11 @@ def test_rows_of_slow_tests_are_covered_by_others_too() -> None:
 
 def test_rows_are_found_in_comments_docstrings_and_decorators() -> None:
     source = (
-        '"""Tests. covers R1"""\n'
-        "# covers F2, F3\n"
+        '"""Tests. Covers R1."""\n'
+        "# covers F2,\n# F3\n"
         "@pytest.mark.slow\n"
         "def test_a():\n"
-        '    """Works. covers D4 (a word),\n    D5, R18-R20"""\n'
+        '    """Works. covers D4 (a word),\n    D5, R18-20"""\n'
         "def test_b():\n"
         "    pass  # covers J6\n"
     )

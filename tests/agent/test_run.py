@@ -1,6 +1,6 @@
 """The loop of scripts: FLARE's order, hooks, success; and several tasks in one agent."""
 
-# covers F10, F12, F13, F14, F15, F16, F17, F22
+# covers F10, F12, F13, F14, F15, F16, F17, F22, F31
 
 import numpy as np
 import pytest

@@ -1,6 +1,6 @@
 """A client made from the four-call proto alone, in a process of its own."""
 
-# covers R2, R5, R6, R7, R13, R15, R28
+# covers R2, R5, R6, R7, R13, R15, R28, R32
 
 import subprocess
 import sys

@@ -104,6 +104,7 @@ def test_mistakes_are_one_line(cluster: Cluster, arguments: tuple[str, ...], wan
 
 
 def test_eval_films_a_moved_run_and_prints_json(cluster: Cluster) -> None:
+    # covers P28
     shutil.copytree(cluster.folder / "fast", cluster.folder / "elsewhere" / "it's here")
     shutil.move(cluster.folder / "fast" / "checkpoints", cluster.folder / "hidden")
     try:

@@ -1,4 +1,4 @@
-"""docs/joyrl.md: the keys that it names are there."""
+"""docs/joyrl.md: the keys that it names are there. covers J15"""
 
 import re
 

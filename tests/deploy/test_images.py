@@ -1,4 +1,4 @@
-"""The images and the small cluster made of them, checked without Docker.
+"""The images and the small cluster made of them, checked without Docker. covers R21
 
 `RELAAX_REQUIRE_DOCKER_COMPOSE=1` turns a missing docker-compose from a skip into a failure.
 `make images` builds the images and trains with them.

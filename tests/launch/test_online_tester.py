@@ -1,6 +1,6 @@
 """Tests while a run learns, copies of its policy, and starting from another run's weights."""
 
-# covers J10, P17, P18, P19
+# covers J10, P17, P18, P19, P23
 
 import errno
 import io

@@ -357,6 +357,7 @@ def test_episodes_that_are_never_published_do_not_fill_the_memory(
 
 
 def test_curves_say_what_was_learned_and_where_the_time_went() -> None:
+    # covers J9
     metrics = ListMetrics()
     with make_plain_server(metrics=metrics) as server:
         learner = make_plain_learner(server)

@@ -246,6 +246,7 @@ def test_damaged_file_is_noticed(tmp_path: Path) -> None:
 
 
 def test_tensorboard_itself_reads_the_file(tmp_path: Path) -> None:
+    # covers P29
     with TensorBoardRecorder(tmp_path) as recorder:
         for x in range(5):
             recorder.scalar("episode reward", 2.0 * x, 10 * x)

@@ -1,4 +1,4 @@
-"""The device of a role: read, and refused where it cannot be had. covers D4"""
+"""The device of a role: read, and refused where it cannot be had. covers D4, F30"""
 
 import os
 import subprocess

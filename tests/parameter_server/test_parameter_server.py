@@ -383,7 +383,7 @@ def test_steps_alone_use_up_the_budget() -> None:
 
 
 def test_episodes_use_up_their_budget() -> None:
-    # covers J15
+    # covers F31, J15
     with run_server(stop=StopCondition(max_episodes=3)) as server:
         assert not push_episode(server, 1.0).finished
         assert not push_episode(server, 2.0).finished

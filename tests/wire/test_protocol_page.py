@@ -1,4 +1,4 @@
-"""The bytes that docs/protocol.md shows are the ones that are sent."""
+"""The bytes that docs/protocol.md shows are the ones that are sent. covers R25"""
 
 import re
 

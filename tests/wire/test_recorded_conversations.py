@@ -3,7 +3,7 @@
 The recordings are in `tests/fixtures/wire`; its README.md says what can differ.
 """
 
-# covers R13
+# covers R13, R25
 
 import json
 import socket

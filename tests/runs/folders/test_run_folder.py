@@ -295,6 +295,7 @@ def test_each_start_is_described_for_people_and_for_programs(cluster, monkeypatc
 
 
 def test_train_is_refused_resumed_and_forced(cluster):
+    # covers P28
     folder = cluster.folder
     assert run_here("train", cluster.config, BUDGET, 300)[0] == 0
     line = refuse_here("train", cluster.config, BUDGET, 600)

@@ -256,6 +256,7 @@ def test_what_ended_well_is_started_again_with_an_essential_process_that_died(ru
 
 
 def test_it_ends_by_itself_when_all_have_ended_well(run: Any) -> None:
+    # covers F31
     assert run(node("one", "pass"), node("two", "pass")).wait() == 0
 
 
