@@ -106,7 +106,8 @@ def test_one_command_runs_a_job_with_its_collectors(commands: Commands) -> None:
     """covers D26"""
     program = start_collecting(commands, 3_000)
     assert program.wait(120) == 0
-    program.wait_for(r"step [\d,]+ \| mean return [\d.]+ \| 2 of 2 collectors")
+    for number in (1, 2):
+        program.wait_for(rf"job 1, attempt 1, collector {number}: finished")
     program.wait_for(r"job 1: done: .* 3000 .* its folder is queue/runs/job-1/")
     assert TRACE not in program.output
     commands.assert_nothing_left()

@@ -576,7 +576,7 @@ class Coordinator(Closing):
         job = self._queue.get(attempt.job)
         if job is None or not self._queue.is_newest(attempt.of_learner):
             return False
-        if attempt.collector:  # whoever says so; `_assign_collectors` closes the second one
+        if attempt.collector:  # `_assign_collectors` closes a second one
             return attempt.collector <= job.collectors
         return job.slave == slave_name
 
