@@ -16,6 +16,7 @@ from relaax_like.algorithm.model import (
     Model,
     Specs,
     get_acting_names,
+    get_learning_specs,
     get_variables,
     order_variables,
 )
@@ -37,6 +38,9 @@ from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import Spaces
 
 Arrays = Mapping[str, np.ndarray]
+
+# Values are computed for so many rows at a time, which limits the memory for images.
+_VALUE_ROWS = 256
 
 
 class NumpyActor:
@@ -188,12 +192,12 @@ class CompiledActor:
     For the attributes, the arguments and the errors, see `NumpyActor`.
     """
 
-    def __init__(self, model: Model, seed: int, config: Any = None):
+    def __init__(self, model: Model, seed: int, config: Any = None, whole: bool = False):
         from relaax_like.algorithm.random import make_generator
 
         self.model = model
         self.global_t = 0
-        self._subset = _Subset(model)
+        self._subset = _Subset(model, whole)
         self._outputs = PolicyOutputs(model)
         self._exploration = Exploration(model, config)
         self.explores = bool(self._exploration.names)
@@ -203,7 +207,7 @@ class CompiledActor:
         self._variables = order_variables(model)
         self._lock = model.lock  # guards the variables and _version
         self._version = 0
-        self._functions: dict[bool, Any] = {}
+        self._functions: dict[bool | str, Any] = {}
         self._names: tuple[list[str], list[str]] = ([], [])
 
     def set_values(self, values: Sequence[np.ndarray], version: int) -> None:
@@ -240,17 +244,8 @@ class CompiledActor:
             fails while it is traced; the error names the line.
         """
         explore = self._exploration.compute(self.global_t, _count_rows(inputs), ranks)
-        arrays = [
-            *(np.asarray(inputs[k], s.dtype.as_numpy_dtype) for k, s in self._inputs.items()),
-            *(np.asarray(states[k], s.dtype.as_numpy_dtype) for k, s in self._states.items()),
-            *explore.values(),
-        ]
-        rows = len(arrays[0])
-        padding = (1 << (rows - 1).bit_length()) - rows
-        tensors = [tf.constant(_pad(array, padding)) for array in arrays]
-        with self._lock:
-            results = [t.numpy()[:rows] for t in self._get_function(exploit)(*tensors)]
-            version = self._version
+        arrays = [*_take(inputs, self._inputs), *_take(states, self._states), *explore.values()]
+        results, version = self._call(exploit, lambda: self._compile_policy(exploit), arrays)
         actions, next_states = self._names
         prediction = Prediction(
             dict(zip(actions, results, strict=False)),
@@ -261,30 +256,69 @@ class CompiledActor:
         self._subset.validate(prediction)
         return prediction
 
-    def _get_function(self, exploit: bool) -> Any:
-        if exploit not in self._functions:
-            names = self._exploration.names
-            rows = [tf.TensorSpec([None], tf.float32) for _ in names]
-            specs = [*self._inputs.values(), *self._states.values(), *rows]
-
-            def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
-                rest = iter(tensors)
-                inputs = {name: next(rest) for name in self._inputs}
-                states = {name: next(rest) for name in self._states}
-                explore = {name: next(rest) for name in names}
-                return self._trace(inputs, states, [explore] if explore else [], exploit)
-
-            xla = self.model.xla
-            function = trace_policy(self.model, flat, input_signature=specs, jit_compile=xla)
-            trace = functools.partial(self._locate, functools.partial(make_concrete, function))
-            self._functions[exploit] = CompiledFunction(trace) if xla else trace()
-        return self._functions[exploit]
-
-    def _locate(self, trace: Callable[[], Any]) -> Any:
-        """Calls a function that traces the policy.
+    def value(self, inputs: Arrays, states: Arrays) -> np.ndarray:
+        """Returns V; see `NumpyActor.value`. The actor must have been made with `whole`.
 
         Raises:
-          ConfigError: the policy fails; the error names the line.
+          ConfigError: see `trace_policy` and `CompiledFunction`; or `value` fails while it is
+            traced; the error names the line.
+        """
+        specs = to_tensor_specs(get_learning_specs(self.model))
+        arrays = [*_take(inputs, specs), *_take(states, self._states)]
+
+        def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            given = dict(zip(specs, tensors, strict=False))
+            memory = dict(zip(self._states, tensors[len(specs) :], strict=True))
+            return [self.model.value(given, memory)]  # type: ignore[attr-defined]
+
+        signature = [*specs.values(), *self._states.values()]
+        parts = [
+            self._call(
+                "value",
+                lambda: self._compile(flat, signature, "value"),
+                [array[start : start + _VALUE_ROWS] for array in arrays],
+            )[0][0]
+            for start in range(0, len(arrays[0]), _VALUE_ROWS)
+        ]
+        return np.concatenate(parts)
+
+    def _call(
+        self, name: bool | str, compile_it: Callable[[], Any], arrays: Sequence[np.ndarray]
+    ) -> tuple[list[np.ndarray], int]:
+        """Calls a function, which is compiled once; returns its results and the values' version."""
+        rows = len(arrays[0])
+        padding = (1 << (rows - 1).bit_length()) - rows
+        tensors = [tf.constant(_pad(array, padding)) for array in arrays]
+        with self._lock:
+            if name not in self._functions:
+                self._functions[name] = compile_it()
+            return [t.numpy()[:rows] for t in self._functions[name](*tensors)], self._version
+
+    def _compile_policy(self, exploit: bool) -> Any:
+        names = self._exploration.names
+        rows = [tf.TensorSpec([None], tf.float32) for _ in names]
+        specs = [*self._inputs.values(), *self._states.values(), *rows]
+
+        def flat(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            rest = iter(tensors)
+            inputs = {name: next(rest) for name in self._inputs}
+            states = {name: next(rest) for name in self._states}
+            explore = {name: next(rest) for name in names}
+            return self._trace(inputs, states, [explore] if explore else [], exploit)
+
+        return self._compile(flat, specs, "policy")
+
+    def _compile(self, flat: Callable[..., Any], specs: Sequence[Any], method: str) -> Any:
+        xla = self.model.xla
+        function = trace_policy(self.model, flat, method, input_signature=specs, jit_compile=xla)
+        trace = functools.partial(self._locate, functools.partial(make_concrete, function), method)
+        return CompiledFunction(trace) if xla else trace()
+
+    def _locate(self, trace: Callable[[], Any], method: str) -> Any:
+        """Calls a function that traces a method of the model.
+
+        Raises:
+          ConfigError: the method fails; the error names the line.
         """
         try:
             return trace()
@@ -292,7 +326,7 @@ class CompiledActor:
             raise
         except Exception as error:
             kind = type(self.model)
-            what = describe_error(error, find_folder(kind), describe_place(kind, "policy"))
+            what = describe_error(error, find_folder(kind), describe_place(kind, method))
             raise ConfigError(what) from error
 
     def _trace(
@@ -311,12 +345,15 @@ class CompiledActor:
         return [*actions.values(), *next_states.values(), log_prob]
 
 
-def trace_policy(model: Model, function: Callable[..., Any], **options: Any) -> Any:
+def trace_policy(
+    model: Model, function: Callable[..., Any], method: str = "policy", **options: Any
+) -> Any:
     """Returns a `tf.function` of a function that runs a model's policy; see `Model.autograph`.
 
     Args:
       model: whose policy is run.
       function: the function to trace.
+      method: of the model, that is run instead of its policy.
       options: of `tf.function`.
 
     Raises:
@@ -329,7 +366,7 @@ def trace_policy(model: Model, function: Callable[..., Any], **options: Any) -> 
             return function(*arguments, **named)
         except tf.errors.OperatorNotAllowedInGraphError as error:
             raise ConfigError(
-                f"{describe_place(type(model), 'policy')}: an `if`, a loop or an unpacking "
+                f"{describe_place(type(model), method)}: an `if`, a loop or an unpacking "
                 "depends on the value of a tensor, but autograph is False; "
                 f"{describe_assignment(model, 'autograph', True)}, or use tf.where; to unpack a "
                 "tensor, use tf.unstack"
@@ -390,7 +427,7 @@ def make_actor(model: Model, seed: int, config: Any = None, whole: bool = False)
     """Returns the fastest actor for a model; for the arguments, see `NumpyActor`.
 
     A model whose `policy` returns NumPy results for arrays, because it consists of our layers
-    without convolutions, acts in NumPy; any other is compiled, and then `whole` has no effect.
+    without convolutions, acts in NumPy; any other is compiled.
 
     Raises:
       ConfigError: see `NumpyActor`; or `Model.acting` lacks an attribute that `policy` reads: for
@@ -407,11 +444,11 @@ def make_actor(model: Model, seed: int, config: Any = None, whole: bool = False)
         if not _has_nan(prediction):
             raise
     except (AttributeError, TypeError, ValueError, tf.errors.OpError):
-        return CompiledActor(model, seed, config)
+        return CompiledActor(model, seed, config, whole)
     arrays = [*prediction.actions.values(), *prediction.next_states.values(), prediction.log_prob]
     if all(isinstance(array, np.ndarray) for array in arrays):
         return actor
-    return CompiledActor(model, seed, config)
+    return CompiledActor(model, seed, config, whole)
 
 
 def _has_nan(prediction: Prediction) -> bool:
@@ -433,6 +470,10 @@ def to_tensor_specs(specs: Specs) -> dict[str, tf.TensorSpec]:
         name: tf.TensorSpec([None, *props["shape"]], props.get("dtype", "float32"), name)
         for name, props in specs
     }
+
+
+def _take(arrays: Arrays, specs: Mapping[str, tf.TensorSpec]) -> list[np.ndarray]:
+    return [np.asarray(arrays[name], s.dtype.as_numpy_dtype) for name, s in specs.items()]
 
 
 def _pad(array: np.ndarray, rows: int) -> np.ndarray:

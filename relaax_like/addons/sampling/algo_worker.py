@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from relaax_like.algorithm.acting import Arrays, NumpyActor, make_actor
+from relaax_like.algorithm.acting import Arrays, make_actor
 from relaax_like.algorithm.exploration import takes_explore
 from relaax_like.algorithm.model import (
     Model,
@@ -20,7 +20,9 @@ _PARTS = ("count", "mean", "m2")
 
 
 class AlgoWorker:
-    """Acts and estimates values with a copy of a model, in NumPy.
+    """Acts and estimates values with a copy of a model, in NumPy if its layers allow that.
+
+    Convolutions, and operations of TensorFlow, are compiled; see `make_actor`.
 
         worker = AlgoWorker(model, seed=1)
         worker.sync_policy(values, version)
@@ -30,13 +32,13 @@ class AlgoWorker:
       model: as the argument.
 
     Args:
-      model: made of layers of `relaax_like.nn` without convolutions, with a method `value`, and
-        used only by this worker. Its current values are used until the first `sync_policy`.
+      model: has a method `value`, like `ActorCritic`, and is used only by this worker. Its current
+        values are used until the first `sync_policy`.
       seed: of the drawn actions.
 
     Raises:
-      ConfigError: the model does not act in NumPy, has no method `value`, or its policy reads a
-        schedule; or see `make_actor`.
+      ConfigError: the model has no method `value`, or its policy reads a schedule; or see
+        `make_actor`.
       Exception: another error of its `policy`; see `make_actor`.
     """
 
@@ -51,12 +53,6 @@ class AlgoWorker:
                 "If it is an entry of explore: there are no schedules here; use a policy without "
                 "explore, or `relaax train --workers`"
             ) from error
-        if not isinstance(actor, NumpyActor):
-            raise ConfigError(
-                f"AlgoWorker: {type(model).__name__} must act in NumPy, but its policy has "
-                "convolutions or operations of TensorFlow; use only layers of relaax_like.nn "
-                "without convolutions, or `relaax train --workers`, which runs any policy"
-            )
         if not hasattr(model, "value"):
             raise ConfigError(
                 f"AlgoWorker: {type(model).__name__} has no method value; define one (see "

@@ -16,20 +16,24 @@ class CountingSlots:
     Observations are drawn, and all are different. `cut` slots are cut off there, others terminate.
     """
 
-    def __init__(self, lengths, cut=(), seed=0):
+    def __init__(self, lengths, cut=(), seed=0, image=None):
         self.slots = len(lengths)
+        self._image = image
         self.observation_space = Box(dtype="float32", shape=(SIZE,))
+        if image is not None:
+            self.observation_space = Box(dtype="uint8", shape=image)
         self.action_space = Discrete(n=2)
         self._ends = np.array(lengths)
         self._cut = np.isin(np.arange(self.slots), cut)
         self._random = np.random.default_rng(seed)
         self._steps = np.zeros(self.slots, np.int64)
-        self._now = np.zeros((self.slots, SIZE), np.float32)
+        self._now = np.zeros_like(self._observe())
 
     def reset(self, mask=None):
         mask = np.ones(self.slots, np.bool_) if mask is None else mask
         self._steps[mask] = 0
-        self._now = np.where(mask[:, None], self._observe(), self._now)
+        wide = mask.reshape(-1, *[1] * (self._now.ndim - 1))
+        self._now = np.where(wide, self._observe(), self._now)
         return self._now
 
     def step(self, actions):
@@ -49,6 +53,8 @@ class CountingSlots:
         )
 
     def _observe(self):
+        if self._image is not None:
+            return self._random.integers(0, 256, (self.slots, *self._image), np.uint8)
         return self._random.normal([2.0, 0.0, -1.0], 1.0, (self.slots, SIZE)).astype(np.float32)
 
 

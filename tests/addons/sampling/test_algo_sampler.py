@@ -11,6 +11,7 @@ import tensorflow as tf
 from support.batch import load, make_rollout
 from support.cluster import ROOT
 
+from relaax_like.addons.sampling.algo_sampler import AlgoSampler
 from relaax_like.addons.sampling.algo_worker import AlgoWorker
 from relaax_like.algorithm.model import get_variables
 from relaax_like.config.algorithm_folder import load_folder_module
@@ -20,6 +21,7 @@ from relaax_like.wire.errors import ConfigError
 from .conftest import CountingSlots, make_config, make_model, make_sampler
 
 LSTM = (8, {"lstm": 4})
+CONV = {"conv": {"filters": 2, "kernel": 3, "stride": 1}}
 
 
 def draw_values(model, seed):
@@ -226,10 +228,39 @@ def test_a_step_limit_out_of_range_is_refused():
         sampler.sample_traj(0)
 
 
-def test_a_policy_that_does_not_act_in_numpy_is_refused():
-    config = make_config([{"conv": {"filters": 2, "kernel": 3, "stride": 1}}, 4], image=(8, 8, 1))
-    with pytest.raises(ConfigError, match="AlgoWorker: PPOModel must act in NumPy"):
-        AlgoWorker(make_model(config), 0)
+@pytest.mark.parametrize(
+    ("layers", "length"), [([CONV, 4], 300), ([CONV, {"lstm": 4}], 9)], ids=["conv", "conv-lstm"]
+)
+def test_what_numpy_does_not_compute_is_compiled(layers, length):
+    """The critic is no part of `acting`; the longer one has more steps than are valued at once."""
+    config = make_config(layers, image=(8, 8, 1))
+    sampler = make_sampler(CountingSlots([3, length], cut=[1], image=(8, 8, 1)), config)
+    values = draw_values(sampler.model, 3)
+    sampler.sync_policy(values, 1)
+    buffer, _ = sampler.sample_traj(400)
+    assert buffer.traj_idx == [0, 3, 3 + length]
+    for steps, rows in split(buffer):
+        assert rows.states["observation"].dtype == np.uint8
+        want, distribution = unroll(config, values, rows.states["observation"][steps])
+        np.testing.assert_allclose(rows.values[steps], want, atol=1e-5)
+        log_prob = distribution.log_prob(rows.actions["action"][steps]).numpy()
+        np.testing.assert_allclose(rows.extras["log_prob"][steps], log_prob, atol=1e-5)
+    assert buffer.terminal_values[1] != 0
+    rows = sampler.sample_traj(20, do_eval=True)[0].rows()
+    _, distribution = unroll(config, values, rows.states["observation"][3:])
+    np.testing.assert_array_equal(rows.actions["action"][3:], distribution.mode().numpy())
+
+
+def test_an_error_of_value_names_its_line():
+    class Wrong(type(make_model(make_config()))):
+        def value(self, inputs, states):
+            return inputs["nothing"]
+
+    model = Wrong(make_config([CONV, 4], image=(8, 8, 1)), 0)
+    slots = CountingSlots([3], image=(8, 8, 1))
+    sampler = AlgoSampler(model, slots, discount=0.5, gae_lambda=0.5, seed=1)
+    with pytest.raises(ConfigError, match=r"test_algo_sampler\.py:\d+.*KeyError: 'nothing'"):
+        sampler.sample_traj(20)
 
 
 def test_a_policy_that_reads_a_schedule_is_refused():
