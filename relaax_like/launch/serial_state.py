@@ -15,25 +15,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from relaax_like.client.interactor import EnvironmentSlots, Interactor
 from relaax_like.config.models import Experiment
 from relaax_like.config.plan import get_plan, name_plan
 from relaax_like.launch.local import LocalAgents
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.array_file import finding_damage, read_arrays, write_arrays
+from relaax_like.wire.array_tree import join_tree, split_tree
 from relaax_like.wire.errors import DamagedError, InvalidInputError, RelaaxError
-from relaax_like.wire.ndarray import DTYPES
 
 logger = logging.getLogger(__name__)
 
 SERIAL_NAME = "serial.npz"
 _KIND = "serial state 5"
-# Entry with everything that is not an array: JSON as a uint8 array.
-_DOCUMENT = "relaax_serial_state"
-# Represents an array in the JSON: its entry and its dtype.
-_ARRAY = "$array"
 _EPISODES_RESTART = "episodes restart, so results will differ from an uninterrupted run"
 
 
@@ -130,11 +124,8 @@ class SerialState:
                 "interactor": self._interactor.get_state(),
             },
         }
-        arrays: dict[str, np.ndarray] = {}
-        text = json.dumps(_pack(document, "", arrays))
-        arrays[_DOCUMENT] = np.frombuffer(text.encode(), np.uint8)
         try:
-            write_arrays(self._path, arrays, _KIND)
+            write_arrays(self._path, split_tree(document), _KIND)
         except OSError as error:
             logger.error(
                 "%s could not be written: %s; when this run is resumed, %s",
@@ -181,8 +172,7 @@ def read_document(path: Path) -> dict[str, Any]:
     """
     try:
         with finding_damage():
-            arrays = read_arrays(path, _KIND)
-            document = _unpack(json.loads(arrays[_DOCUMENT].tobytes()), arrays)
+            document: dict[str, Any] = join_tree(read_arrays(path, _KIND))
     except FileNotFoundError:
         raise InvalidInputError(
             "no such file; the run was killed or had ended, or its state could not be saved (see "
@@ -225,29 +215,3 @@ def _describe_settings(experiment: Experiment) -> dict[str, Any]:
     }
     # As it is read from the file.
     return json.loads(json.dumps(settings))
-
-
-def _pack(value: Any, name: str, arrays: dict[str, np.ndarray]) -> Any:
-    """Converts a value to JSON types; adds arrays to `arrays`, named by their path."""
-    if isinstance(value, np.ndarray):
-        arrays[name] = value
-        return {_ARRAY: name, "dtype": value.dtype.name}
-    if isinstance(value, Mapping):
-        return {
-            key: _pack(part, f"{name}/{key}".lstrip("/"), arrays) for key, part in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_pack(part, f"{name}/{index}", arrays) for index, part in enumerate(value)]
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _unpack(value: Any, arrays: Mapping[str, np.ndarray]) -> Any:
-    if isinstance(value, list):
-        return [_unpack(part, arrays) for part in value]
-    if not isinstance(value, dict):
-        return value
-    if _ARRAY not in value:
-        return {key: _unpack(part, arrays) for key, part in value.items()}
-    array = arrays[value[_ARRAY]]
-    # NumPy writes bfloat16 as untyped bytes.
-    return array.view(DTYPES[value["dtype"]]) if array.dtype.kind == "V" else array

@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -78,10 +79,7 @@ def write_arrays(
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "wb") as file:
-            with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-                for name, array in arrays.items():
-                    _write_entry(archive, name, array)
-                archive.comment = f"{_OURS}{kind}".encode()
+            pack_arrays(file, arrays, kind)
             file.flush()
             if sync:
                 os.fsync(file.fileno())
@@ -92,13 +90,21 @@ def write_arrays(
         _remove(temporary)
 
 
-def read_arrays(path: Path, kind: str) -> dict[str, np.ndarray]:
+def pack_arrays(file: BinaryIO, arrays: Mapping[str, np.ndarray], kind: str) -> None:
+    """Writes what `write_arrays` writes to an open file."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        for name, array in arrays.items():
+            _write_entry(archive, name, array)
+        archive.comment = f"{_OURS}{kind}".encode()
+
+
+def read_arrays(path: Path | BinaryIO, kind: str) -> dict[str, np.ndarray]:
     """Reads a complete file, verifies its checksums, and returns its arrays by name.
 
     Arrays keep their memory order; arrays of bfloat16 are returned as untyped bytes.
 
     Args:
-      path: of the file.
+      path: of the file, or a file that is open.
       kind: see `write_arrays`. A file of another program, which has no kind, is read, too.
 
     Raises:

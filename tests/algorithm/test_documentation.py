@@ -104,11 +104,11 @@ def test_the_layer_computes_the_same_for_arrays_and_tensors() -> None:
 def test_the_script_with_complete_trajectories_learns(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # covers P1
+    # covers P1, P27
     monkeypatch.chdir(tmp_path)
-    means = load_example("complete_trajectories").main(iterations=8)
-    assert np.mean(means[:2]) < 30
-    assert np.mean(means[-3:]) > 45
+    means = load_example("complete_trajectories").main(iterations=3, where="processes")
+    assert means[0] < 30
+    assert means[-1] > 45
 
 
 def test_the_script_with_a_learner_of_its_own_finds_the_line(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """AlgoSampler: plays complete trajectories, from a reset to their end."""
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -128,6 +129,12 @@ class AlgoSampler(AlgoWorker):
             self.add_to_statistics(states)
         seconds = time.perf_counter() - began
         return buffer, SampleTiming(env_steps=len(buffer), sample_sec=seconds)
+
+    def start_traj(
+        self, max_traj_len: int, *flags: bool
+    ) -> Callable[[], tuple[Buffer, SampleTiming]]:
+        """Returns a function that calls `sample_traj`; see `RemoteSampler.start_traj`."""
+        return functools.partial(self.sample_traj, max_traj_len, *flags)
 
     def make_buffer(
         self, parts: dict[str, dict[str, np.ndarray]], behind: tuple[Arrays, Arrays] | None

@@ -36,6 +36,10 @@ class PPOOptim(LearningPolicy):
     Batches are padded to few shapes, because each is compiled when it first occurs. Minibatches of
     steps do not contain padding; those of trajectories can contain padded steps and trajectories.
 
+    Attributes:
+      num_steps: number of environment steps of an iteration, by the plan; a buffer can have others.
+      max_traj_len: as the argument.
+
     Args:
       task: see `LearningPolicy`.
       plan: see `LearningPolicy`.
@@ -59,7 +63,8 @@ class PPOOptim(LearningPolicy):
         super().__init__(task, plan, seed, run_dir)
         task.validate_one_reward("a Buffer has one")
         self._plan: OnPolicy = plan
-        self._max_traj_len = max_traj_len
+        self.num_steps = plan.env_steps
+        self.max_traj_len = max_traj_len
         self._state_shapes = task.state_shapes
 
     def optimize(self, buffer: Buffer) -> dict[str, Any]:
@@ -80,6 +85,11 @@ class PPOOptim(LearningPolicy):
             stay.
         """
         return self.forward(self.data_preprocess(buffer))
+
+    def add_to_statistics(self, inputs: Mapping[str, np.ndarray]) -> None:
+        """Adds rows `[B, ...]` to the running statistics of the inputs; see `AlgoWorker`."""
+        self._feed_statistics({"inputs": inputs})
+        self._prenormalizes = self._must_prenormalize()
 
     def data_preprocess(self, data: Any) -> dict[str, Any]:
         """Returns the arguments of an update.
@@ -168,7 +178,7 @@ class PPOOptim(LearningPolicy):
         return -(-rows // unit) * unit
 
     def _pad_steps(self, steps: int) -> int:
-        padded = max(steps, self._max_traj_len)
+        padded = max(steps, self.max_traj_len)
         while (shorter := -(-padded // _FACTOR)) >= steps and shorter < padded:
             padded = shorter
         return padded

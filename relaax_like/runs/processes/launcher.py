@@ -109,8 +109,14 @@ class LocalLauncher:
         assert self._guardian is not None, "entered"
         self._guardian.__exit__()
 
-    def start(self, node: Node, read_output: ReadOutput, take_report: TakeReport) -> Running:
-        """See `Launcher`."""
+    def start(
+        self,
+        node: Node,
+        read_output: ReadOutput,
+        take_report: TakeReport,
+        descriptors: Sequence[int] = (),
+    ) -> Running:
+        """See `Launcher`; the process also inherits file descriptors."""
         assert self._guardian is not None, "entered"
         try:
             # Both ends are opened before the process starts, so that nothing fails after it.
@@ -122,7 +128,7 @@ class LocalLauncher:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, "PYTHONUNBUFFERED": "1", **node.env, **_name_pipe(writing)},
-                    pass_fds=writing,
+                    pass_fds=(*writing, *descriptors),
                     # A Ctrl-C in the terminal only reaches the manager, which then ends all in
                     # order.
                     start_new_session=True,

@@ -316,7 +316,7 @@ class Manager:
         logger.error(
             "giving up on %s (%s): %s%s%s",
             name,
-            _describe(status),
+            describe_status(status),
             reason,
             rest,
             _quote(supervised),
@@ -341,7 +341,7 @@ class Manager:
             logger.error(
                 "%s ended (%s): %s; stopping all processes%s",
                 node.name,
-                _describe(status),
+                describe_status(status),
                 reason,
                 _quote(supervised),
             )
@@ -363,7 +363,7 @@ class Manager:
         logger.warning(
             "%s died (%s); restart %d of %d in %.1f s%s",
             supervised.node.name,
-            _describe(status),
+            describe_status(status),
             supervised.deaths,
             restarts,
             delay,
@@ -454,7 +454,8 @@ def _shorten(held: list[str], last: str, known: set[str]) -> Iterator[str]:
     yield from (*held, last)
 
 
-def _describe(status: int) -> str:
+def describe_status(status: int) -> str:
+    """Returns an exit status as text, such as "killed by SIGKILL"."""
     return f"killed by {name_signal(-status)}" if status < 0 else f"status {status}"
 
 

@@ -181,7 +181,7 @@ class RayLauncher:
             cure = "; check that all machines of the cluster run, with this version of relaax_like"
             if isinstance(getattr(error, "cause", None), RelaaxError):  # its text has a cure
                 cure = ""
-            reason = _shorten(error).rstrip(".")
+            reason = shorten(error).rstrip(".")
             raise RelaaxError(f"{node.name}: cannot be placed: {reason}{cure}") from error
         place = _Place(actor, address)
         with self._changed:
@@ -331,7 +331,7 @@ class _RayProcess:
                 self.terminate()
             yield from self._follow(place)
         except ray.exceptions.RayError as error:  # first: some of Ray's are OSErrors, too
-            reason = _shorten(error)
+            reason = shorten(error)
             if place is None:
                 text = f"Ray cannot start it: {reason}; check that the cluster's head is up"
                 yield f"{self._node.name}: {text}".encode()
@@ -373,7 +373,7 @@ class _RayProcess:
                     yield text.encode()
 
 
-def _shorten(error: Exception) -> str:
+def shorten(error: Exception) -> str:
     """Returns the first line of an error of Ray, at most 200 characters.
 
     An error that a method of an actor has raised is wrapped in one of Ray, as its `cause`.

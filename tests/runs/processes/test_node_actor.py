@@ -20,8 +20,9 @@ import ray
 from ray import cloudpickle
 from support.cluster import ROOT, wait_until
 
+from relaax_like.launch.samplers import SamplerHost
 from relaax_like.runs.processes.node_actor import NodeActor, find_free_address
-from relaax_like.runs.processes.ray_launcher import RayLauncher, _RayProcess, _shorten
+from relaax_like.runs.processes.ray_launcher import RayLauncher, _RayProcess, shorten
 from relaax_like.runs.processes.topology import Node
 from relaax_like.wire.errors import RelaaxError
 
@@ -131,9 +132,9 @@ def test_a_machine_without_space_for_the_file_says_so(
 
 def test_what_a_method_of_an_actor_raises_is_shown_without_ray_s_traceback() -> None:
     error: Any = Exception("ray::NodeActor.find_address() (pid=7)\n  File ...")
-    assert _shorten(error) == "ray::NodeActor.find_address() (pid=7)"
+    assert shorten(error) == "ray::NodeActor.find_address() (pid=7)"
     error.cause = RelaaxError("127.0.0.1: no free port")
-    assert _shorten(error) == "127.0.0.1: no free port"
+    assert shorten(error) == "127.0.0.1: no free port"
 
 
 def test_a_node_that_cannot_be_placed_has_a_cure() -> None:
@@ -178,14 +179,17 @@ def test_a_free_port_is_on_the_machine_s_address() -> None:
         find_free_address("192.0.2.1")
 
 
-def test_ray_gets_a_class_of_the_package_by_its_name_and_text_and_numbers() -> None:
-    pickled = cloudpickle.dumps(NodeActor)
+@pytest.mark.parametrize(("actor", "least"), [(NodeActor, 4), (SamplerHost, 1)])
+def test_ray_gets_a_class_of_the_package_by_its_name_and_text_and_numbers(
+    actor: Any, least: int
+) -> None:
+    pickled = cloudpickle.dumps(actor)
     assert len(pickled) < 100  # a name; by value it has the code of all methods
-    assert cloudpickle.loads(pickled) is NodeActor
+    assert cloudpickle.loads(pickled) is actor
     plain = (str, bytes, int, float, int | str, None, type(None))
-    methods = [m for n, m in inspect.getmembers(NodeActor, inspect.isfunction) if n[0] != "_"]
-    assert len(methods) > 3
-    for method in (*methods, NodeActor.__init__):
+    methods = [m for n, m in inspect.getmembers(actor, inspect.isfunction) if n[0] != "_"]
+    assert len(methods) >= least
+    for method in (*methods, actor.__init__):
         assert set(typing.get_type_hints(method).values()) <= set(plain), method
 
 
@@ -195,7 +199,10 @@ def test_no_other_class_or_function_is_handed_to_ray() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and GIVES.search(ast.unparse(node.func)):
                 remote.append((path.name, ast.unparse(node)))
-    assert remote == [("ray_launcher.py", "self.ray.remote(NodeActor)")]
+    assert sorted(remote) == [
+        ("ray_launcher.py", "self.ray.remote(NodeActor)"),
+        ("samplers.py", "ray.remote(SamplerHost)"),
+    ]
 
 
 def test_a_signal_handler_can_kill_while_its_thread_holds_the_lock() -> None:

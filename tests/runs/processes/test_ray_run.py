@@ -120,6 +120,19 @@ def test_an_actor_that_hangs_is_named_killed_and_replaced(open_cluster: RayClust
     assert f"{lost} machine\nstatus -9\nstatus -15" in program.output
 
 
+def test_samplers_on_ray_play_what_those_in_this_process_play(
+    open_cluster: RayCluster, tmp_path: Path
+) -> None:
+    # covers P2, P27
+    argv = [sys.executable, "-m", "support.sampling_roads", tmp_path, "inline", f"ray:{ADDRESS}"]
+    program = open_cluster.start_in(open_cluster.here, "roads", argv)
+    assert program.wait(LONG_SEC) == 0, program
+    inline, ray = re.findall(r"^(?:inline|ray:\S+) (\w{64})$", program.output, re.MULTILINE)
+    assert inline == ray
+    assert "sampler 1: Ray no longer runs it: " in program.output
+    open_cluster.assert_no_node_left()
+
+
 def test_ctrl_c_ends_everything_with_the_status_of_relaax_run(open_cluster: RayCluster) -> None:
     run = open_cluster.start_run(ADDRESS, "--insecure")
     run.wait_for(r"ps +\| .*step [1-9]")
