@@ -12,11 +12,12 @@ from relaax_like.experience.replay.items import (
 )
 from relaax_like.experience.replay.rate_limiter import RateLimiter
 from relaax_like.experience.replay.row_spec import RowSpec
-from relaax_like.experience.replay.selectors import Prioritized, Uniform
+from relaax_like.experience.replay.selectors import Balanced, Prioritized, Uniform
 from relaax_like.experience.replay.storage import Storage
 from relaax_like.experience.replay.table import Table, TableCounts
 
 __all__ = [
+    "Balanced",
     "Hindsight",
     "Prioritized",
     "RateLimiter",

@@ -314,6 +314,10 @@ class Replay(Plan):
         learner is behind. "slip": the table takes them, and the updates are made later, as far as
         the learner catches up; "drop": they are discarded, and their steps only counted.
       hindsight: how goals are replaced in the steps that are drawn; None: they are not.
+      balance_rewards: whether half of each minibatch are steps with a reward that is not 0, or
+        sequences whose last step has one, and the other half are others. As long as there are none
+        of a kind no update becomes due; a half that needs more than there are is drawn with
+        replacement.
 
     Raises:
       ValueError: an attribute is out of its range, or attributes contradict each other.
@@ -333,6 +337,7 @@ class Replay(Plan):
     discount: float = 0.99
     on_overload: Overload = "slip"
     hindsight: HindsightConfig | None = None
+    balance_rewards: bool = False
     has_table: ClassVar[bool] = True  # type: ignore[misc]
     takes_executed: ClassVar[bool] = True  # type: ignore[misc]
     overridden: ClassVar[OverriddenUse] = "keep"  # type: ignore[misc]
@@ -359,6 +364,7 @@ class Replay(Plan):
             raise ValueError(
                 f"Replay: updates_per_step is {self.updates_per_step}, expected a number above 0"
             )
+        self._validate_balance()
         steps, burn_in = self.sequence_steps, self.burn_in_steps
         if steps is None:
             if burn_in:
@@ -383,6 +389,26 @@ class Replay(Plan):
             raise ValueError(
                 f"Replay: sequence_steps is {steps}, which cannot be combined with "
                 f"{' and '.join(others)}; remove sequence_steps, or {' and '.join(others)}"
+            )
+
+    def _validate_balance(self) -> None:
+        """Raises ValueError if minibatches are to be balanced, but cannot be."""
+        if not self.balance_rewards:
+            return
+        if self.batch_size % 2:
+            raise ValueError(
+                f"Replay: batch_size is {self.batch_size}, but balance_rewards needs two halves; "
+                "set an even batch_size"
+            )
+        others = {
+            "priority_exponent": self.priority_exponent is not None,
+            "n_step": self.n_step > 1,
+            "hindsight": self.hindsight is not None,
+        }
+        for name in (name for name, is_set in others.items() if is_set):
+            raise ValueError(
+                f"Replay: balance_rewards chooses steps by their own rewards, and cannot be "
+                f"combined with {name}={getattr(self, name)}; remove one of them"
             )
 
     @property

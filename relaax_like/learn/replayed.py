@@ -17,6 +17,7 @@ from relaax_like.core.records import EpisodeReport, Origin, Received, TableStatu
 from relaax_like.experience.collector import DataHandler, handle_rollout
 from relaax_like.experience.replay.hindsight import ComputeRewards
 from relaax_like.experience.replay.items import Items, Minibatches
+from relaax_like.experience.replay.selectors import Selector
 from relaax_like.experience.rollout import Rollout, get_valid, stack_history
 from relaax_like.learn.agent_source import AgentSource
 from relaax_like.learn.data_handlers import locate_handler_errors
@@ -25,6 +26,7 @@ from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
 from relaax_like.learn.tally import Tally
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.replay import (
+    Balanced,
     Hindsight,
     Prioritized,
     RateLimiter,
@@ -444,11 +446,9 @@ def make_table(
         max_segment_steps=plan.rollout_steps * max_slots,
         max_minibatches=plan.updates_at_once,
     )
-    selector = (
-        Uniform()
-        if plan.priority_exponent is None
-        else Prioritized(plan.priority_exponent, plan.weight_exponent)
-    )
+    selector: Selector = Balanced() if plan.balance_rewards else Uniform()
+    if plan.priority_exponent is not None:
+        selector = Prioritized(plan.priority_exponent, plan.weight_exponent)
     return Table(
         Storage(_make_spec(model, history), plan.capacity, history=history, max_streams=4096),
         _make_items(plan, model, compute_rewards),

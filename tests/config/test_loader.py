@@ -387,6 +387,15 @@ def test_broken_algorithm_folder_does_not_hide_other_problems(
             "Replay(capacity=9, batch_size=1, n_step=3, hindsight=object())",
             "ValueError: Replay: hindsight works with n_step=1, got 3",
         ),
+        (
+            "Replay(capacity=9, batch_size=3, balance_rewards=True)",
+            "ValueError: Replay: batch_size is 3, but balance_rewards needs two halves",
+        ),
+        (
+            "Replay(capacity=9, batch_size=2, balance_rewards=True, n_step=2)",
+            "ValueError: Replay: balance_rewards chooses steps by their own rewards, and cannot be "
+            "combined with n_step=2",
+        ),
         ("OnPolicy(rollout_steps=4, epochs=0)", "ValueError: OnPolicy: epochs is 0, expected 1 or"),
         (
             "Replay(capacity=1, batch_size=1)",

@@ -24,8 +24,9 @@ class Agent:
 class World:
     """Makes segments of slots that end episodes, take no part in steps, and lose segments."""
 
-    def __init__(self, seed: int, agents: int = 4):
+    def __init__(self, seed: int, agents: int = 4, zeros: float = 0.0):
         self.random = np.random.default_rng(seed)
+        self.zeros = zeros  # share of the steps whose rewards are 0
         self.agents = [Agent(100 + i) for i in range(agents)]
         self._observations = 0
 
@@ -67,11 +68,14 @@ class World:
                     agent.episode, agent.step = agent.episode + 1, 0
                 elif t < length - 1 and random.random() < differs:
                     following[t, column] = self.observe()
+        rewards = random.standard_normal((*shape, REWARDS)).astype(np.float32)
+        if self.zeros:
+            rewards[random.random(shape) < self.zeros] = 0.0
         return Rollout(
             inputs=show_all(inputs),
             next_inputs=show_all(following),
             next_alive=next_alive,
-            rewards=random.standard_normal((*shape, REWARDS)).astype(np.float32),
+            rewards=rewards,
             actions={"action": random.integers(0, 5, shape)},
             log_prob=random.standard_normal(shape).astype(np.float32),
             states={},

@@ -131,6 +131,10 @@ class Transitions:
         """
         return self.n_step - 1, 1
 
+    def have_rewards(self, storage: Storage, ids: np.ndarray) -> np.ndarray:
+        """Returns whether the first step of each item has a reward that is not 0, `[n] bool`."""
+        return _have_rewards(storage, ids)
+
     def gather(
         self,
         storage: Storage,
@@ -212,6 +216,12 @@ class Sequences:
         learned = self.steps - self.burn_in
         return learned - 1, learned
 
+    def have_rewards(self, storage: Storage, ids: np.ndarray) -> np.ndarray:
+        """Returns whether the last step of each item has a reward that is not 0, `[n] bool`."""
+        tokens, before, learned = self._list_rows(storage, ids)
+        last = tokens[before + learned - 1, np.arange(ids.size)]
+        return _have_rewards(storage, last)
+
     def gather(
         self,
         storage: Storage,
@@ -222,13 +232,7 @@ class Sequences:
         """Returns the arrays of the drawn items; see `Transitions`."""
         # In the order [L, U, B]; turned at the end.
         shape, ids = drawn.shape, drawn.reshape(-1)
-        tokens = np.empty((self.steps + 1, ids.size), np.int64)
-        counts = np.empty((2, ids.size), np.int64)
-        self._find(
-            *(ids, self.steps, self.burn_in, storage.oldest_id, storage.capacity),
-            *(storage.links, tokens, counts),
-        )
-        before, learned = counts
+        tokens, before, learned = self._list_rows(storage, ids)
         steps = np.arange(self.steps)[:, None]
         present = steps < before + learned  # [L, N]
         rows = np.where(present, tokens[:-1], ids) % storage.capacity
@@ -263,6 +267,23 @@ class Sequences:
             keys=storage.keys.take(first, 0).reshape(*shape, 3),
         )
 
+    def _list_rows(
+        self, storage: Storage, ids: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns what `find_sequences` writes: `tokens`, and the two of `counts`."""
+        tokens = np.empty((self.steps + 1, ids.size), np.int64)
+        counts = np.empty((2, ids.size), np.int64)
+        self._find(
+            *(ids, self.steps, self.burn_in, storage.oldest_id, storage.capacity),
+            *(storage.links, tokens, counts),
+        )
+        return tokens, *counts
+
 
 # What minibatches consist of.
 Items = Transitions | Sequences
+
+
+def _have_rewards(storage: Storage, ids: np.ndarray) -> np.ndarray:
+    """Returns whether rows have a reward that is not 0, `[n] bool`."""
+    return np.any(storage.rewards.take(ids % storage.capacity, 0) != 0, axis=1)

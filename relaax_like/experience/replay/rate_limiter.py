@@ -74,6 +74,10 @@ class RateLimiter:
         """Counts minibatches, whether or not `can_sample` allows them."""
         self.minibatches += minibatches
 
+    def drop_due(self) -> None:
+        """Makes nothing due, since nothing could be taken; what was due is never made up."""
+        self._correction -= max(self.deficit, 0.0)
+
     def get_state(self) -> dict[str, Any]:
         """Returns the counts."""
         counts = {"steps": self.steps, "minibatches": self.minibatches}

@@ -30,6 +30,11 @@ class Uniform:
 
     bytes_per_row = 16
 
+    @property
+    def can_draw(self) -> bool:
+        """Whether there is something to draw."""
+        return self._count > 0
+
     def start(self, capacity: int) -> None:
         """Removes all items, and makes room for a table of `capacity` rows.
 
@@ -54,7 +59,7 @@ class Uniform:
     def draw(
         self, minibatches: int, batch_size: int, random: np.random.Generator, done: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Draws minibatches; there must be an item.
+        """Draws minibatches; call it only if `can_draw`.
 
         Args:
           minibatches: U.
@@ -69,6 +74,11 @@ class Uniform:
         weights = np.empty((minibatches, batch_size), np.float32)
         weights.fill(1.0)
         return self._members.take(places).reshape(minibatches, batch_size), weights
+
+    def choose(self, number: int, random: np.random.Generator) -> np.ndarray:
+        """Returns ids, `[number] int64`: different ones, unless there are fewer items."""
+        is_short = self._count < number
+        return self._members[random.choice(self._count, number, replace=is_short, shuffle=False)]
 
     def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
         """Ignores the errors, and returns 0: there are no priorities."""
@@ -110,6 +120,11 @@ class Prioritized:
     def __init__(self, alpha: float = 0.6, beta: float = 0.4):
         self._alpha = alpha
         self._beta = beta
+
+    @property
+    def can_draw(self) -> bool:
+        """See `Uniform`."""
+        return self._count > 0
 
     @property
     def total(self) -> float:
@@ -204,5 +219,69 @@ class Prioritized:
         self._tree.set(ids % len(self._ids), np.ascontiguousarray(priorities, np.float64))
 
 
+class Balanced:
+    """Draws half of each minibatch from the items with a reward, and half from the others.
+
+    A half consists of different items, or is drawn with replacement if there are fewer of its kind.
+    Which items have a reward, the table knows; see `Items`.
+
+    Source: the skewed draw of Jaderberg et al. 2017, https://arxiv.org/abs/1611.05397, section 3.2,
+    with exactly half of a minibatch instead of a chance of one half.
+    """
+
+    bytes_per_row = 2 * Uniform.bytes_per_row + 1
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether there are items of both kinds."""
+        return self._rewarded.can_draw and self._others.can_draw
+
+    def start(self, capacity: int) -> None:
+        """See `Uniform`."""
+        self._rewarded, self._others = Uniform(), Uniform()
+        self._has_reward = np.zeros(capacity, np.bool_)  # of the item at each position
+        for kind in (self._rewarded, self._others):
+            kind.start(capacity)
+
+    def insert(self, ids: np.ndarray, has_reward: np.ndarray) -> None:
+        """Adds items, `[n] int64`, and whether they have a reward, `[n] bool`."""
+        self._has_reward[ids % len(self._has_reward)] = has_reward
+        self._rewarded.insert(ids[has_reward])
+        self._others.insert(ids[~has_reward])
+
+    def remove(self, ids: np.ndarray) -> None:
+        """See `Uniform`."""
+        has_reward = self._has_reward[ids % len(self._has_reward)]
+        self._rewarded.remove(ids[has_reward])
+        self._others.remove(ids[~has_reward])
+
+    def draw(
+        self, minibatches: int, batch_size: int, random: np.random.Generator, done: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """See `Uniform`; the items with a reward come first. All weights are 1."""
+        half = batch_size // 2
+        drawn = [
+            (self._rewarded.choose(half, random), self._others.choose(half, random))
+            for _ in range(minibatches)
+        ]
+        weights = np.ones((minibatches, batch_size), np.float32)
+        return np.array(drawn).reshape(minibatches, batch_size), weights
+
+    def update(self, ids: np.ndarray, errors: np.ndarray) -> int:
+        """See `Uniform`."""
+        return 0
+
+    def get_state(self) -> dict[str, Any]:
+        """See `Uniform`."""
+        return {"rewarded": self._rewarded.get_state(), "others": self._others.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """See `Uniform`."""
+        self._rewarded.set_state(state["rewarded"])
+        self._others.set_state(state["others"])
+        rewarded = np.asarray(state["rewarded"]["members"], np.int64)
+        self._has_reward[rewarded % len(self._has_reward)] = True
+
+
 # Chooses the items of a table.
-Selector = Uniform | Prioritized
+Selector = Uniform | Prioritized | Balanced

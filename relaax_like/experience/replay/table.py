@@ -10,7 +10,7 @@ import numpy as np
 
 from relaax_like.experience.replay.items import Items, Minibatches
 from relaax_like.experience.replay.rate_limiter import RateLimiter
-from relaax_like.experience.replay.selectors import Prioritized, Selector
+from relaax_like.experience.replay.selectors import Balanced, Prioritized, Selector
 from relaax_like.experience.replay.storage import Change, Storage
 from relaax_like.experience.rollout import Rollout
 from relaax_like.wire.errors import InvalidInputError
@@ -18,7 +18,7 @@ from relaax_like.wire.errors import InvalidInputError
 # Settings that choose a part of the table; the limiter has none.
 _HINTS = {
     "items": " (see sequence_steps and hindsight of the plan Replay)",
-    "selector": " (see priority_exponent of the plan Replay)",
+    "selector": " (see priority_exponent and balance_rewards of the plan Replay)",
 }
 
 
@@ -160,7 +160,8 @@ class Table:
           minibatches: number of minibatches (U).
 
         Returns:
-          The minibatches, whose arrays are copies; None: so many are not due, or there is no item.
+          The minibatches, whose arrays are copies; None: so many are not due, or there is nothing
+          to draw.
 
         Raises:
           InvalidInputError: `minibatches` is below 1, or the limiter was made for fewer.
@@ -370,22 +371,28 @@ class Table:
         if limiter is None or limiter.can_insert(steps):
             return True
         # Steps that have to come first: nothing else could let the learner continue.
-        return not self._num_items
+        return not self._selector.can_draw
 
     def _can_sample(self, minibatches: int) -> bool:
         limiter = self._limiter
-        return self._num_items > 0 and (limiter is None or limiter.can_sample(minibatches))
+        return self._selector.can_draw and (limiter is None or limiter.can_sample(minibatches))
 
     def _apply(self, change: Change) -> None:
         """Brings the selector and the counts up to date."""
         if len(change.removed):
             self._selector.remove(change.removed)
-        self._selector.insert(change.added)
+        if isinstance(self._selector, Balanced):
+            has_reward = self._items.have_rewards(self._storage, change.added)
+            self._selector.insert(change.added, has_reward)
+        else:
+            self._selector.insert(change.added)
         self._num_items += len(change.added) - len(change.removed)
         self._evicted += len(change.removed)
         self._steps += change.steps
         if self._limiter:
             self._limiter.note_insert(change.steps)
+            if self._num_items and not self._selector.can_draw:
+                self._limiter.drop_due()
 
 
 def _join_keys(keys: np.ndarray) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Selectors against slow references, and frequencies of what they draw.
 
-covers F19 (uniform or prioritised), F28, J13
+covers F19 (uniform or prioritised), F28, F29 (balanced), J13
 """
 
 import numpy as np
@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from relaax_like.experience.replay.sum_tree import SumTree
-from relaax_like.replay import Prioritized, Uniform
+from relaax_like.replay import Balanced, Prioritized, Uniform
 from relaax_like.wire.errors import InvalidInputError
 
 # The 1 - 1e-4 quantile of chi-square with 63 degrees of freedom, by Wilson and Hilferty.
@@ -189,3 +189,60 @@ def test_uniform_frequencies_pass_a_chi_square_test_after_evictions():
     assert len(there) == 64
     assert compute_chi_square(counts[there], np.full(64, 1 / 64)) < CHI_SQUARE
     assert (weights == 1.0).all()
+
+
+# Balanced.
+
+
+def start_balanced(rewarded, others, capacity=64):
+    selector = Balanced()
+    selector.start(capacity)
+    ids = np.array([*rewarded, *others], np.int64)
+    selector.insert(ids, np.arange(len(ids)) < len(rewarded))
+    return selector
+
+
+def test_half_of_a_minibatch_has_a_reward_and_is_drawn_without_replacement():
+    selector = start_balanced(range(5), range(5, 12))
+    random = np.random.default_rng(0)
+    counts = np.zeros(12)
+    for _ in range(50):
+        ids, weights = selector.draw(20, 8, random, 0)
+        assert (weights == 1).all()
+        assert (ids[:, :4] < 5).all()
+        assert (ids[:, 4:] >= 5).all()
+        assert all(len(set(row)) == 8 for row in ids.tolist())
+        np.add.at(counts, ids, 1)
+    # Each of 1000 minibatches has 4 of 5 items with a reward, and 4 of 7 others.
+    np.testing.assert_allclose(counts[:5] / 1000, 4 / 5, atol=0.06)
+    np.testing.assert_allclose(counts[5:] / 1000, 4 / 7, atol=0.08)
+
+
+def test_a_half_with_fewer_items_than_it_needs_is_drawn_with_replacement():
+    selector = start_balanced([9], range(3))
+    ids, _ = selector.draw(3, 8, np.random.default_rng(1), 0)
+    assert (ids[:, :4] == 9).all()
+    assert set(ids[:, 4:].reshape(-1).tolist()) == {0, 1, 2}
+
+
+def test_nothing_can_be_drawn_while_one_of_the_halves_is_empty():
+    assert not start_balanced([], range(3)).can_draw
+    assert not start_balanced(range(3), []).can_draw
+    selector = start_balanced([1], [2])
+    assert selector.can_draw
+    selector.remove(np.array([1]))
+    assert not selector.can_draw
+    selector.insert(np.array([65]), np.array([True]))  # where the first one was
+    assert selector.can_draw
+
+
+def test_a_restored_balanced_selector_draws_and_removes_the_same():
+    selector = start_balanced(range(5), range(5, 12))
+    selector.remove(np.array([0, 7]))
+    restored = start_balanced([], [])
+    restored.set_state(selector.get_state())
+    for one in (selector, restored):
+        one.remove(np.array([3, 8]))
+        one.insert(np.array([64, 65]), np.array([False, True]))
+    drawn = [one.draw(4, 6, np.random.default_rng(3), 0)[0] for one in (selector, restored)]
+    np.testing.assert_array_equal(*drawn)

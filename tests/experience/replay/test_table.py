@@ -1,6 +1,7 @@
 """The table: waiting, refusals, threads, and a state that continues bit-identically.
 
-covers F19 (a large buffer, of which parts are drawn), J7 (what an update found out returns by item)
+covers F19 (a large buffer, of which parts are drawn), F29 (balanced), J7 (what an
+update found out returns by item)
 """
 
 import copy
@@ -26,6 +27,7 @@ from relaax_like.experience.rollout import (
     slice_slots,
 )
 from relaax_like.replay import (
+    Balanced,
     Prioritized,
     RateLimiter,
     RowSpec,
@@ -41,7 +43,7 @@ ITEMS = {
     "transitions": lambda: Transitions(3),
     "sequences": lambda: Sequences(5, 2),
 }
-SELECTORS = {"uniform": Uniform, "prioritized": Prioritized}
+SELECTORS = {"uniform": Uniform, "prioritized": Prioritized, "balanced": Balanced}
 
 
 def make_table(items="transitions", selector="uniform", capacity=150, **settings):
@@ -84,7 +86,7 @@ def play(table, world, steps):
 def test_a_restored_table_continues_bit_identically(items, selector):
     settings = {"limiter": RateLimiter(0.2, 20, max_segment_steps=16, max_minibatches=2)}
     table = make_table(items, selector, **settings)
-    world = World(4)
+    world = World(4, zeros=0.5 if selector == "balanced" else 0.0)
     play(table, world, 25)
     state = copy.deepcopy(table.get_state())
     restored = make_table(items, selector, **copy.deepcopy(settings), seed=99)
@@ -99,6 +101,70 @@ def test_a_restored_table_continues_bit_identically(items, selector):
         assert_equal(batch, same)
     assert_equal(table.get_state(), restored.get_state())
     assert table.counts == restored.counts
+
+
+def make_steps(rewards, agent=7, start=0):
+    """Returns a segment of one slot, in the middle of an episode."""
+    world = World(0, agents=1)
+    world.agents[0].number = agent
+    world.agents[0].step = start
+    segment = world.make_segment(len(rewards), [0], ends=0, holes=0, differs=0, history=False)
+    columns = np.zeros((len(rewards), 1, 2), np.float32)
+    columns[:, 0, 1] = rewards
+    return dataclasses.replace(segment, rewards=columns)
+
+
+def make_balanced_table(items, capacity=60):
+    limiter = RateLimiter(0.5, 4, max_segment_steps=30, max_minibatches=2)
+    storage = Storage(SPEC, capacity)
+    return Table(storage, items, Balanced(), minibatch_size=4, limiter=limiter)
+
+
+def test_without_a_reward_no_minibatch_is_due_and_none_is_made_up():
+    table = make_balanced_table(Transitions())
+    for start in (0, 10, 20):
+        table.insert(make_steps([0] * 10, start=start))
+        assert table.can_insert(30)
+        assert table.sample() is None
+    assert table.counts.deficit == 0
+    # The 31st step has a reward: from now on, an update is due every second step.
+    table.insert(make_steps([-1], start=30))
+    assert (table.can_sample(1), table.counts.deficit) == (False, 0.5)
+    table.insert(make_steps([0], start=31))
+    assert table.sample(2) is None
+    batch = table.sample()
+    # One reward stands for both of its half; the others are two different steps.
+    assert batch.returns[0, :, 1].tolist() == [-1, -1, 0, 0]
+    assert len(set(batch.ids[0, 2:].tolist())) == 2
+    assert batch.weights.tolist() == [[1, 1, 1, 1]]
+    assert table.sample() is None
+
+
+def test_once_the_last_reward_is_evicted_no_minibatch_is_due():
+    table = make_balanced_table(Transitions(), capacity=12)
+    table.insert(make_steps([0, 5, 0, 0, 0, 0]))
+    assert table.sample() is not None
+    for start in (6, 12):
+        table.insert(make_steps([0] * 6, start=start))
+    assert not table.can_sample(1)
+    assert table.counts.deficit == 0
+
+
+def test_a_sequence_counts_by_the_reward_of_its_last_step():
+    items = Sequences(steps=3, burn_in=2)
+    table = make_balanced_table(items)
+    table.insert(make_steps([0, 0, 1, 0, 0, 0, 2, 0]))
+    batch = table.sample()
+    last = batch.valid[0].argmax(0)
+    rewards = batch.rewards[0, last, np.arange(4), 1].tolist()
+    assert sorted(rewards[:2]) == [1, 2]
+    assert rewards[2:] == [0, 0]
+    # Sequences of four steps: only that of the steps 0 to 3 contains a reward without ending in it.
+    table = make_balanced_table(Sequences(steps=4))
+    table.insert(make_steps([0, 0, 1, 0, 0, 0, 0, 2, 0, 0, 0, 0]))
+    batch = table.sample()
+    assert batch.keys[0, :2, 2].tolist() == [4, 4]
+    assert sorted(batch.keys[0, 2:, 2].tolist()) == [0, 8]
 
 
 def test_the_same_segments_in_the_same_order_make_the_same_table():
