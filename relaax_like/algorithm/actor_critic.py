@@ -158,6 +158,15 @@ class ActorCritic(Model):
         parameters, values, memory = self._compute(batch.inputs, batch.memory, batch.begins)
         return Evaluation(self.make_distribution(parameters), parameters, values, memory)
 
+    def encode(self, batch: Batch) -> tf.Tensor:
+        """Returns what the shared layers compute of a batch's observations, `[..., features]`.
+
+        Only with `shared_network`. Rollouts are computed step by step.
+        """
+        assert self.trunk is not None, "shared_network is false: there are no shared layers"
+        x = read_observations(self._config, self.normalizers, self._num_values, batch.inputs)
+        return self.trunk(x, batch.memory.get(TRUNK), batch.begins)[0]
+
     def compute_returns(self, batch: Batch) -> tf.Tensor:
         """Returns `batch.returns`, or the weighted sum of the rewards in the settings, `[...]`."""
         rewards = self._config.rewards

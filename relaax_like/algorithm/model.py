@@ -197,6 +197,14 @@ def _is_dtype(dtype: Any) -> bool:
         return False
 
 
+def find_sharing(models: Mapping[str, Model]) -> dict[str, tuple[str, ...]]:
+    """Returns name -> all names that have the same Model, in order; often only that one."""
+    return {
+        name: tuple(other for other, its in models.items() if its is model)
+        for name, model in models.items()
+    }
+
+
 def get_learning_specs(model: Model) -> Specs:
     """Returns names and shapes of all observations in a batch; those of the policy come first."""
     return [*model.get_input_specs(), *model.get_privileged_specs()]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from relaax_like.agent.data_processor import ComputationDataProcessor
-from relaax_like.algorithm.model import get_acting_names, get_variables
+from relaax_like.algorithm.model import find_sharing, get_acting_names, get_variables
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.errors import LEARNER, PARAMETER_SERVER
@@ -223,7 +223,7 @@ def make_linked_host(
     name = make_client_id(client_id)
     processors = {
         task: ComputationDataProcessor(
-            actor, _connect(experiment, link, task, actor), metrics, f"{name}-{task}"
+            actor, _connect(experiment, link, task, actors), metrics, f"{name}-{task}"
         )
         for task, actor in actors.items()
     }
@@ -270,16 +270,20 @@ def _load_learning_code(experiment: Experiment) -> None:
         load_algorithm_module(experiment.algorithm_folder, "algorithm")
 
 
-def _connect(experiment: Experiment, link: RemoteLearners, task: str, actor: "Actor") -> Learner:
+def _connect(
+    experiment: Experiment, link: RemoteLearners, task: str, actors: "Mapping[str, Actor]"
+) -> Learner:
     """Connects a task's agents to their learner, from which they receive the acting values."""
-    names, variables = get_acting_names(actor.model), get_variables(actor.model)
+    model = actors[task].model
+    names, variables = get_acting_names(model), get_variables(model)
     if isinstance(link, ChildLearner):
         return link.learner(task, make_manifest(variables), names)
     if load_model_module(experiment) is not None:
         return link.learner("", names=names)
     # This task's variables, under their names in the run.
-    own = [f"{task}/{variable.name}" for variable in variables]
-    needed = own if names is None else [f"{task}/{name}" for name in names]
+    owner = find_sharing({name: actor.model for name, actor in actors.items()})[task][0]
+    own = [f"{owner}/{variable.name}" for variable in variables]
+    needed = own if names is None else [f"{owner}/{name}" for name in names]
     return link.learner(task, names=needed, variables=own)
 
 

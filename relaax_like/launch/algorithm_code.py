@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
-from relaax_like.algorithm.model import Model, validate_model
+from relaax_like.algorithm.model import Model, find_sharing, validate_model
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment
@@ -175,6 +175,8 @@ def make_actors(
 ) -> "dict[str, Actor]":
     """Makes the actor of each task, with its own model, because a learner changes its model.
 
+    Tasks that share a model share its actor, so that each sees what the other one learns.
+
     Args:
       experiment: names the algorithm.
       client_id: of the agents; the seed of their random numbers depends on it.
@@ -202,7 +204,10 @@ def make_actors(
         algorithms = make_algorithms(config, seed)
         for algorithm in algorithms.values():
             validate_model(algorithm.model)
-        return {
-            task: make_actor(algorithm.model, derive_seed(seed, task), algorithm.config)
-            for task, algorithm in algorithms.items()
-        }
+        sharing = find_sharing({task: algorithm.model for task, algorithm in algorithms.items()})
+        actors: dict[str, Actor] = {}
+        for task, algorithm in algorithms.items():
+            actors[task] = actors.get(sharing[task][0]) or make_actor(
+                algorithm.model, derive_seed(seed, task), algorithm.config
+            )
+        return actors

@@ -240,13 +240,14 @@ def make_iteration_learners(
         return {TASK: make_iteration_learner(experiment, publisher, keeps_experience)}
     made = make_learning_tasks(experiment)
     with without_native_stderr():
-        from relaax_like.algorithm.model import get_variables
+        from relaax_like.algorithm.model import find_sharing, get_variables
         from relaax_like.learn.learning_policy import LearningPolicy
         from relaax_like.learn.task_publishers import TaskPublishers
 
     publishers = TaskPublishers(
         publisher,
         {name: make_manifest(get_variables(model)) for name, (_, model) in made.items()},
+        find_sharing({name: model for name, (_, model) in made.items()}),
     )
     seed = derive_seed(experiment.algorithm.seed, "learn")
     loops = {}
@@ -365,13 +366,15 @@ def _validate_tasks(
         )
 
 
-def _choose_optimizers(experiment: Experiment, task: str, model: Any) -> dict[str, OptimizerConfig]:
-    """Returns the optimizer of each variable group of a task's model, as chosen by the store."""
+def _choose_optimizers(
+    experiment: Experiment, sharing: Sequence[str], model: Any
+) -> dict[str, OptimizerConfig]:
+    """Returns the optimizer of each variable group of a model, as chosen by the store."""
     from relaax_like.algorithm.model import get_groups
 
-    optimizers = experiment.optimizers
+    optimizers, label = experiment.optimizers, "+".join(sharing)
     return {
-        group: optimizers[choose_optimizer(f"{task}/{group}", optimizers)]
+        group: optimizers[choose_optimizer(f"{label}/{group}", optimizers)]
         for group in get_groups(model)
     }
 
@@ -468,7 +471,7 @@ def _make_publishing_loop(
     learner.policy = policy
     if experiment.learner.eval_freq:
         _add_tests(experiment, learner, policy, publisher)
-    sink = Publishing(publisher, policy, tally)
+    sink = Publishing(publisher, policy, tally, policy.lock)
     return LearnerLoop(
         source,
         learner,
@@ -611,8 +614,8 @@ def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["LearningTask
 
     Raises:
       ConfigError: see `require_plans` and `make_learning_task`; or the algorithm has several tasks,
-        and they share variables, are not those of the plans, or something else only works with one
-        task.
+        and two Models share variables, they are not those of the plans, or something else only
+        works with one task.
     """
     plans = require_plans(experiment)
     config, folder = experiment.algorithm, experiment.algorithm_folder
@@ -628,13 +631,17 @@ def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["LearningTask
         tasks = Tasks(make_algorithms(config, derive_seed(config.seed, "learn")))
     _refuse_for_several_tasks(experiment, module, len(tasks.algorithms))
     _validate_tasks(experiment, plans, tasks.algorithms)
-    tasks.validate_unshared(describe_function(make_algorithms))
-    made = {}
+    tasks.validate_sharing(describe_function(make_algorithms))
+    made: dict[str, tuple[LearningTask, Any]] = {}
     for name, algorithm in tasks.algorithms.items():
         _refuse_own_predict(algorithm)
+        sharing = tasks.sharing[name]
+        other = made[sharing[0]][0] if sharing[0] in made else None
         with locate_errors(folder):
-            optimizers = _choose_optimizers(experiment, name, algorithm.model)
-            made[name] = LearningTask(algorithm, optimizers, name), algorithm.model
+            optimizers = _choose_optimizers(experiment, sharing, algorithm.model)
+            others_train = tasks.find_groups_of_others(name)
+            task = LearningTask(algorithm, optimizers, name, other, others_train)
+            made[name] = task, algorithm.model
     return made
 
 

@@ -17,6 +17,7 @@ and has no sink.
 """
 
 import abc
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -113,9 +114,11 @@ class Sink(abc.ABC):
     Attributes:
       number: of iterations delivered in the whole run, after `load`; `Pushing`: by this start of
         the learner.
+      lock: held from an update to its delivery, and by `load`. Reentrant.
     """
 
     number: int = 0
+    lock: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
 
     @abc.abstractmethod
     def load(self) -> LearnerUpdate:
@@ -239,7 +242,8 @@ class LearnerLoop(Generic[SourceT]):
           ServerUnavailableError: the parameter server is not available.
           Exception: another error of the source, the sink or a hook.
         """
-        first = self._sink.load()
+        with self._sink.lock:
+            first = self._sink.load()
         self.source.load()
         self._take(first)
         self._learner.call_hook("before_run")
@@ -354,10 +358,11 @@ class LearnerLoop(Generic[SourceT]):
     def _learn_from(self, iteration: Any, on_turn: OnTurn) -> LearnerUpdate:
         began = time.monotonic()
         version = self._newest.version
-        with tracing.span("update"), hold_gpu():  # other tasks learn in threads of their own
-            self._learner.train(iteration)
+        with self._sink.lock:
+            with tracing.span("update"), hold_gpu():  # other tasks learn in threads of their own
+                self._learner.train(iteration)
+            update = self._sink.deliver(iteration)
         variables, kept = self._learner.log_variables, self._learner.log_buffer
-        update = self._sink.deliver(iteration)
         self._take(update)
         times = self._measure(began, iteration.env_steps)
         sample_rate = times["Time/Sample Rate"]

@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,11 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         self._run_dir = run_dir
         self._names = [variable.name for variable in task.get_variables()]
         self._prenormalizes = self._must_prenormalize()
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]:
+        """Held from an update to its publication; see `LearningTask.updating`."""
+        return self._task.updating
 
     def load(self, lease: Lease) -> None:
         """Resumes from the state of a parameter server.
@@ -117,7 +123,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
             **{f"value/{n}": v for n, v in zip(self._names, self.get_values(), strict=True)},
             **{f"slots/{group}": slots for group, slots in optimizers.slots.items()},
             **{f"steps/{group}": np.array(n) for group, n in optimizers.steps.items()},
-            "updates": np.array(optimizers.updates),
+            "updates": np.array(self._task.count_updates(optimizers.steps)),
             "global_t": np.array(self.global_t),
         }
 
@@ -194,7 +200,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         names = {group: tuple(one) for group, one in slot_names.items()}
         optimizers = OptimizerState(steps, slots, names)
         self._task.import_optimizers(optimizers)
-        self._updates = optimizers.updates
+        self._updates = self._task.count_updates(steps)
 
 
 def _name_arrays(arguments: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +32,20 @@ class Publishing(Sink):
       publisher: the parameter server.
       policy: to publish.
       tally: of the steps and episodes to be counted.
+      lock: as the attribute; None: no other learner changes the policy's variables.
 
     Attributes:
       number: of the run's publications at `load`, and of this learner's since; see `Sink`.
     """
 
-    def __init__(self, publisher: Publisher, policy: "LearningPolicy", tally: Tally):
+    def __init__(
+        self,
+        publisher: Publisher,
+        policy: "LearningPolicy",
+        tally: Tally,
+        lock: AbstractContextManager[Any] | None = None,
+    ):
+        self.lock = lock or self.lock
         self._publisher = publisher
         self._policy = policy
         self._tally = tally

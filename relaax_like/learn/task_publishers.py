@@ -8,6 +8,7 @@ one task is merged into the newest complete state, which becomes the run's next 
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TypeVar
 
 from relaax_like.core.manifest import Manifest, Segment
@@ -26,22 +27,34 @@ class TaskPublishers:
         lease = publishers.make_publisher("goal").lease()  # only of the variables of `goal`
 
     In the run, the variables and groups of a task are named `TASK/NAME` and `TASK/GROUP`, and its
-    clients `TASK/CLIENT` in `received`. A task sees its own names, without the prefix.
+    clients `TASK/CLIENT` in `received`. A task sees its own names, without the prefix. Those of a
+    Model that tasks share have the names that `Tasks` gives them: `FIRST/NAME`, and
+    `FIRST+SECOND/GROUP`.
 
     Args:
       publisher: of the run; used only by these tasks.
       manifests: task -> the layout of the values that the task leases and publishes.
+      sharing: task -> all tasks with its Model, in order; a task that is missing has its own.
 
     Attributes:
       publisher, manifests: the arguments.
+      owners: task -> prefix of its variables in the run.
+      labels: task -> prefix of its variable groups in the run.
       lock: guards the following; held while a publication is applied.
       newest: the complete state; None: the run has not been leased yet.
       places: task -> where its variables are in the run.
     """
 
-    def __init__(self, publisher: Publisher, manifests: Mapping[str, Manifest]):
+    def __init__(
+        self,
+        publisher: Publisher,
+        manifests: Mapping[str, Manifest],
+        sharing: Mapping[str, Sequence[str]] = MappingProxyType({}),
+    ):
         self.publisher = publisher
         self.manifests = dict(manifests)
+        self.owners = {task: sharing.get(task, [task])[0] for task in manifests}
+        self.labels = {task: "+".join(sharing.get(task, [task])) for task in manifests}
         self.lock = threading.Lock()
         self.newest: Lease | None = None
         self.places: dict[str, Sequence[int]] = {}
@@ -75,19 +88,19 @@ class TaskPublisher(Publisher):
             if run.newest is None:
                 newest = run.publisher.lease()
                 run.places = {
-                    name: _find_places(name, own, newest.manifest)
+                    name: _find_places(run.owners[name], run.labels[name], own, newest.manifest)
                     for name, own in run.manifests.items()
                 }
                 run.newest = newest
-            newest, own = run.newest, run.manifests[task]
+            newest, own, label = run.newest, run.manifests[task], run.labels[task]
             arrays = newest.manifest.unpack(newest.values)
             return Lease(
                 number=newest.number,
                 manifest=own,
                 values=own.pack([arrays[place] for place in run.places[task]]),
-                slots=_remove_prefix(task, newest.slots),
-                slot_names=_remove_prefix(task, newest.slot_names),
-                steps=_remove_prefix(task, newest.steps),
+                slots=_remove_prefix(label, newest.slots),
+                slot_names=_remove_prefix(label, newest.slot_names),
+                steps=_remove_prefix(label, newest.steps),
                 version=newest.version,
                 global_t=run.publisher.global_t,
                 finished=run.publisher.finished,
@@ -115,8 +128,8 @@ class TaskPublisher(Publisher):
                 publication,
                 number=newest.number + 1,
                 values=values,
-                slots={**newest.slots, **_add_prefix(task, publication.slots)},
-                steps={**newest.steps, **_add_prefix(task, publication.steps)},
+                slots={**newest.slots, **_add_prefix(run.labels[task], publication.slots)},
+                steps={**newest.steps, **_add_prefix(run.labels[task], publication.steps)},
                 received=_merge_received(task, newest.received, publication.received),
             )
             reply = run.publisher.publish(merged)
@@ -184,8 +197,14 @@ class TaskPublisher(Publisher):
         return self._run.publisher.metrics()
 
 
-def _find_places(task: str, own: Manifest, run: Manifest) -> list[int]:
+def _find_places(owner: str, label: str, own: Manifest, run: Manifest) -> list[int]:
     """Returns the positions of a task's variables among those of the run.
+
+    Args:
+      owner: prefix of its variables.
+      label: prefix of its variable groups.
+      own: the task's layout.
+      run: the run's layout.
 
     Raises:
       InvalidInputError: a variable is missing, or is a different array; the error names it.
@@ -193,12 +212,13 @@ def _find_places(task: str, own: Manifest, run: Manifest) -> list[int]:
     places = {segment.name: index for index, segment in enumerate(run.segments)}
     found = []
     for segment in own.segments:
-        name = f"{task}/{segment.name}"
+        name = f"{owner}/{segment.name}"
         place = places.get(name)
-        if place is None or _describe(run.segments[place]) != _describe(segment, f"{task}/"):
+        expected = _describe(segment, f"{label}/")
+        if place is None or _describe(run.segments[place]) != expected:
             there = "no such variable" if place is None else _describe(run.segments[place])
             raise InvalidInputError(
-                f"{name}: the run has {there}, expected {_describe(segment, f'{task}/')}; start "
+                f"{name}: the run has {there}, expected {expected}; start "
                 "the run from the initial values of the same algorithm folder",
                 name,
             )

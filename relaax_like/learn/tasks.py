@@ -14,6 +14,7 @@ from typing import Any
 
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.model import (
+    find_sharing,
     get_normalizers,
     get_variables,
     order_variables,
@@ -41,6 +42,7 @@ class Tasks:
 
     Attributes:
       algorithms: task -> its Algorithm; the argument.
+      sharing: task -> all tasks with its Model, in order; see `find_sharing`.
 
     Raises:
       ConfigError: `algorithms` is not a mapping, or is empty; or a task has a name that cannot be
@@ -61,6 +63,7 @@ class Tasks:
             for variable in order_variables(algorithm.model):
                 users.setdefault(variable.ref(), []).append(task)
         self._users = users
+        self.sharing = find_sharing({task: one.model for task, one in self.algorithms.items()})
         if any(len(tasks) > 1 for tasks in users.values()):
             lock = threading.Lock()
             for algorithm in self.algorithms.values():
@@ -83,22 +86,27 @@ class Tasks:
                     variables.append(Variable(name, described.value, group, described.kind, follow))
         return variables
 
-    def validate_unshared(self, place: str) -> None:
-        """Checks that each variable belongs to one task.
+    def find_groups_of_others(self, task: str) -> set[str]:
+        """Returns the variable groups of a task's Model that other tasks train."""
+        others = [name for name in self.sharing[task] if name != task]
+        return {group for name in others for group in self.algorithms[name].trained_groups}
+
+    def validate_sharing(self, place: str) -> None:
+        """Checks that tasks that share a variable share their Model.
 
         Args:
           place: `FILE:LINE` of the code that makes the tasks.
 
         Raises:
-          ConfigError: several tasks share a variable; the error names the first one.
+          ConfigError: two Models share a variable; the error names the first one.
         """
         for variable, tasks in self._users.items():
-            if len(tasks) > 1:
+            if len({id(self.algorithms[task].model) for task in tasks}) > 1:
                 raise ConfigError(
                     f"{place}: the tasks {', '.join(tasks)} share the variable "
-                    f"{get_name(variable.deref())}, but each task's learner publishes its own "
-                    "values, so one of two updates would be lost; give each task its own layer, "
-                    "or set learner.placement: agent"
+                    f"{get_name(variable.deref())}, but not their Model, so learners that publish "
+                    "would have two states of its optimizer; give all of them the same Model, or "
+                    "each its own layer, or set learner.placement: agent"
                 )
 
     def make_client(self, task: str, client: ParameterServerClient) -> ClientView:

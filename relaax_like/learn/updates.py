@@ -1,7 +1,8 @@
 """LearningTask: compiled forms of `Algorithm.learn` that include the optimizer steps."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,11 +86,6 @@ class OptimizerState:
     slots: Mapping[str, np.ndarray]
     slot_names: Mapping[str, tuple[str, ...]]
 
-    @property
-    def updates(self) -> int:
-        """Number of updates so far; each one updates at least one group."""
-        return max(self.steps.values(), default=0)
-
 
 class LearningTask(ComputationTask):
     """A ComputationTask that also owns the optimizers of its variables.
@@ -103,18 +99,32 @@ class LearningTask(ComputationTask):
     that is not finite changes nothing, no other one is applied after it, and NotFiniteError is
     raised; what earlier phases of the same update have changed stays.
 
+    Several of them can learn for one Model, each with an Algorithm of its own. They share its
+    optimizers: a step of either counts as one of the group's.
+
+    Attributes:
+      updating: held from an update to its publication, by all that learn for the same Model.
+
     Args:
       algorithm: defines the costs to minimise.
       optimizers: one for each variable group of the model.
       task: see `ComputationTask`.
+      other: another one of the same Model, whose optimizers it shares; None: it has its own.
+      others_train: variable groups that others of the same Model train, too.
 
     Raises:
       ConfigError: the model has no trainable variables, or optimizers, phases, frozen groups or a
-        `Target` do not fit its groups; see `ComputationTask` for other causes.
+        `Target` do not fit its groups; there are others, and no group that only this one trains in
+        each update, by which its updates are counted; see `ComputationTask` for other causes.
     """
 
     def __init__(
-        self, algorithm: Algorithm, optimizers: Mapping[str, OptimizerConfig], task: str = TASK
+        self,
+        algorithm: Algorithm,
+        optimizers: Mapping[str, OptimizerConfig],
+        task: str = TASK,
+        other: "LearningTask | None" = None,
+        others_train: Collection[str] = (),
     ):
         super().__init__(algorithm, task=task)
         groups = self._group_variables()
@@ -128,9 +138,33 @@ class LearningTask(ComputationTask):
             group: tf.Variable(0, trainable=False, dtype=tf.int64, name=f"steps/{group}")
             for group in groups
         }
+        self.updating = threading.RLock()
+        if other is not None:
+            self._optimizers, self._steps = other._optimizers, other._steps
+            self.updating = other.updating
+        self._counted = self._find_counted(groups, others_train)
         targets = get_targets(algorithm.model)
         self._targets = [(self._find_group(target), target) for target in targets]
         self._has_compiled = False
+
+    def _find_counted(self, groups: Collection[str], others_train: Collection[str]) -> list[str]:
+        """Returns the variable groups whose optimizer steps count the updates."""
+        if not others_train:
+            return list(groups)
+        always = [group for phase in self._phases if phase.every == 1 for group in phase.groups]
+        counted = [group for group in always if group not in others_train]
+        if not counted:
+            raise ConfigError(
+                f"{describe_place(type(self._algorithm), 'learn')}: {self.name} shares its Model "
+                f"with others that train all of its variable groups ({', '.join(always)}), so its "
+                "updates cannot be counted; give it a group that others have in `frozen`, or set "
+                "learner.placement: agent"
+            )
+        return counted
+
+    def count_updates(self, steps: Mapping[str, int]) -> int:
+        """Returns the number of updates that lead to these optimizer steps of each group."""
+        return max((steps[group] for group in self._counted), default=0)
 
     def _find_group(self, target: Any) -> str:
         """Returns the variable group of a target's source."""
@@ -224,7 +258,7 @@ class LearningTask(ComputationTask):
             for group, optimizer in self._optimizers.items():
                 optimizer.slots.assign(state.slots[group])
                 self._steps[group].assign(state.steps[group])
-            self._updates.assign(state.updates)
+            self._updates.assign(self.count_updates(state.steps))
 
     def _compile_updates(
         self,

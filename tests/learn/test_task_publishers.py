@@ -236,6 +236,6 @@ def test_what_the_run_says_is_what_a_task_hears(server, tasks):
 
 def test_tasks_that_share_a_variable_are_refused_by_name():
     trunk = Dense("trunk", 2, 2, seed=0)
-    make_tasks().validate_unshared("algorithm.py:1")
+    make_tasks().validate_sharing("algorithm.py:1")
     with pytest.raises(ConfigError, match=r"algorithm\.py:1: the tasks goal, control share .*W"):
-        make_tasks(goal=trunk, control=trunk).validate_unshared("algorithm.py:1")
+        make_tasks(goal=trunk, control=trunk).validate_sharing("algorithm.py:1")

@@ -1,0 +1,81 @@
+"""An actor-critic, and reward prediction as an auxiliary task that shares its layers."""
+
+import tensorflow as tf
+
+from relaax_like.algorithm import Algorithm, Batch, Losses
+from relaax_like.nn.returns import compute_vtrace
+
+from .config import ACTOR_CRITIC, HEADS, PREDICTION, REWARD, TRUNK, Config
+from .model import RewardPredictingModel
+
+
+class ActorCriticAlgorithm(Algorithm):
+    """Advantage actor-critic; see a2c.
+
+    Mnih et al. 2016 (https://arxiv.org/abs/1602.01783).
+    """
+
+    autograph = False
+    frozen = (REWARD,)
+    config: Config
+    model: RewardPredictingModel
+
+    def learn(self, batch: Batch) -> Losses:
+        """Returns the cost of a rollout `[T, k, ...]`.
+
+            mean(-A_t log pi(a_t|x_t) + c_v (v_t - V(x_t))^2 - c_e H(pi(.|x_t)))
+
+        with v_t = V(x_t) + A_t and the advantages A_t being constant; if an older policy acted,
+        they are those of V-trace (Espeholt et al. 2018, equation 1).
+        """
+        config, seen = self.config, self.model.evaluate(batch)
+        log_prob = seen.log_prob(batch.actions)
+        targets = compute_vtrace(
+            log_prob - batch.log_prob,
+            self.model.compute_returns(batch),
+            seen.values,
+            self.model.value(batch.next_inputs, seen.memory),
+            batch.discount,
+            batch.continues,
+            gae_lambda=config.gae_lambda,
+        ).targets
+        entropy = batch.mean(seen.policy.entropy())
+        advantages = targets - tf.stop_gradient(seen.values)
+        actor = -batch.mean(log_prob * advantages) - config.entropy_coefficient * entropy
+        critic = config.value_coefficient * batch.mean((targets - seen.values) ** 2)
+        cost = actor + critic
+        metrics = {"actor": actor, "critic": critic, "entropy": entropy}
+        return Losses({TRUNK: cost, HEADS: cost}, metrics=metrics)
+
+
+class RewardPrediction(Algorithm):
+    """Predicts whether the next reward is negative, zero or positive.
+
+    Jaderberg et al. 2017 (https://arxiv.org/abs/1611.05397), section 3.2. Only the shared layers
+    learn from it, besides its own head.
+    """
+
+    autograph = False
+    frozen = (HEADS,)
+    config: Config
+    model: RewardPredictingModel
+
+    def learn(self, batch: Batch) -> Losses:
+        """Returns the mean cross-entropy of the class of each sequence's last reward."""
+        rewards = tf.reduce_sum(batch.valid * self.model.compute_returns(batch), 0)  # [B]
+        classes = 1 + tf.cast(tf.sign(rewards), tf.int32)
+        logits = self.model.predict_rewards(batch)
+        errors = tf.nn.sparse_softmax_cross_entropy_with_logits(classes, logits)
+        hits = tf.cast(tf.equal(tf.argmax(logits, 1, tf.int32), classes), tf.float32)
+        # One row of each sequence is valid.
+        cost = self.config.prediction_coefficient * batch.mean(errors[None])
+        return Losses({TRUNK: cost, REWARD: cost}, metrics={"accuracy": batch.mean(hits[None])})
+
+
+def make_algorithms(config: Config, seed: int) -> dict[str, Algorithm]:
+    """Builds both, with one model."""
+    model = RewardPredictingModel(config, config.seed)
+    algorithms: dict[str, Algorithm] = {ACTOR_CRITIC: ActorCriticAlgorithm(model, config, seed)}
+    if config.predict_rewards:
+        algorithms[PREDICTION] = RewardPrediction(model, config, seed)
+    return algorithms
