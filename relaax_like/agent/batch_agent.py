@@ -8,7 +8,7 @@ import numpy as np
 
 from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.core.metrics import Metrics
-from relaax_like.core.prediction import TASK, Prediction, Request, make_ranks
+from relaax_like.core.prediction import Prediction, Request, make_ranks
 from relaax_like.core.records import Episode
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, Executed
 from relaax_like.wire.spaces import OBSERVATION
@@ -436,18 +436,23 @@ class BatchAgent(abc.ABC):
 
 
 class SimpleRLAgent(BatchAgent):
-    """An agent with a single task, `RL`, which maps observations to actions."""
+    """An agent that maps observations to actions by one task: `RL`, or the first of several.
+
+    Several tasks must have the same Model; all of them store each step.
+    """
 
     def _cts_predict(self, observations: Arrays, states: States) -> Predicting:
-        prediction = yield self._ask(TASK, observations, states[TASK])
-        return prediction.actions, {TASK: prediction.next_states}
+        task = next(iter(self.helpers))
+        prediction = yield self._ask(task, observations, states[task])
+        return prediction.actions, dict.fromkeys(self.helpers, prediction.next_states)
 
     def request(self) -> Request:
         """See `BatchAgent`; does in each step what it does, without a generator."""
         if type(self)._cts_predict is not SimpleRLAgent._cts_predict:
             return super().request()
         if self._request is None:
-            self._request = self._ask(TASK, self._observations, self._states[TASK])
+            task = next(iter(self.helpers))
+            self._request = self._ask(task, self._observations, self._states[task])
         return self._request
 
     def take(self, prediction: Prediction) -> Arrays | None:
@@ -455,9 +460,9 @@ class SimpleRLAgent(BatchAgent):
         if self._predicting is not None:
             return super().take(prediction)
         assert self._request is not None
-        self._asked = {TASK: (self._request, prediction)}
+        self._asked = dict.fromkeys(self.helpers, (self._request, prediction))
         self._request = None
-        self._remember({TASK: prediction.next_states})
+        self._remember(dict.fromkeys(self.helpers, prediction.next_states))
         return prediction.actions
 
 

@@ -91,5 +91,6 @@ class ReplayConfig(EncoderConfig):
         return self._make_plan()
 
     def _make_plan(self) -> Replay:
-        keys = {field.name for field in dataclasses.fields(Replay)} - {"discount"}
+        names = {field.name for field in dataclasses.fields(Replay)}
+        keys = names - {"discount", "balance_rewards"}
         return Replay(discount=self.gamma, **{key: getattr(self, key) for key in keys})

@@ -195,16 +195,17 @@ def make_actors(
             with locate_errors(folder):  # the policy is called, to find out how it can run
                 return {TASK: make_actor(model, seed, config)}
         make_algorithms = get_make_algorithms(load_algorithm_module(folder, "algorithm"))
-    if agent_class is SimpleRLAgent:
-        raise ConfigError(
-            f"{folder}: algorithm.py has make_algorithms, but SimpleRLAgent asks only one task; "
-            "define a class Agent(BatchAgent) in agent.py that decides when each task is asked"
-        )
     with locate_errors(folder):
         algorithms = make_algorithms(config, seed)
         for algorithm in algorithms.values():
             validate_model(algorithm.model)
         sharing = find_sharing({task: algorithm.model for task, algorithm in algorithms.items()})
+    if agent_class is SimpleRLAgent and len(set(sharing.values())) > 1:
+        raise ConfigError(
+            f"{folder}: make_algorithms makes several Models, but SimpleRLAgent asks only one; "
+            "define a class Agent(BatchAgent) in agent.py that decides when each task is asked"
+        )
+    with locate_errors(folder):
         actors: dict[str, Actor] = {}
         for task, algorithm in algorithms.items():
             actors[task] = actors.get(sharing[task][0]) or make_actor(

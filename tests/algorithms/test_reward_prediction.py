@@ -41,7 +41,13 @@ FRAMES = 3
 # XLA takes seconds for the update of each run.
 UNCOMPILED = """
 
-RewardPredictingModel.xla = property(lambda self: False, lambda self, value: None)
+_make_compiled = make_model
+
+
+def make_model(config, seed):
+    model = _make_compiled(config, seed)
+    model.xla = False
+    return model
 """
 
 
@@ -165,7 +171,7 @@ def uncompiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     copy = tmp_path_factory.mktemp("algorithms") / "reward_prediction"
     ignored = shutil.ignore_patterns("__*")
     shutil.copytree(ROOT / "algorithms" / "reward_prediction", copy, ignore=ignored)
-    file = copy / "model.py"
+    file = copy / "algorithm.py"
     file.write_text(file.read_text() + UNCOMPILED)
     return copy
 

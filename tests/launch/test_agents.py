@@ -159,7 +159,7 @@ def test_several_tasks_without_an_agent_are_refused_with_the_cure(folder):
     (folder / "agent.py").unlink()
     with pytest.raises(
         ConfigError,
-        match=r"make_algorithms, but SimpleRLAgent asks only one task; define a class Agent",
+        match=r"make_algorithms .* but SimpleRLAgent asks only one; define a class Agent",
     ):
         make_host(folder)
 
