@@ -12,7 +12,6 @@ LINE = re.compile(r"^\| ([A-Z]\d+) \|(.*)\|(.*)\|$", re.MULTILINE)
 LINK = re.compile(r"\[(\w+)\]\((\S+)\)")
 LETTERS = "FRDPJ"  # in the order of the page
 MISSING: tuple[str, ...] = ()  # numbers that the list of capabilities leaves out
-IN_WORK = ("F29",)  # no test names these rows yet
 
 ROWS = LINE.findall(PAGE.read_text("utf-8"))
 
@@ -32,17 +31,17 @@ def test_each_row_that_a_test_names_is_there() -> None:
     named = set().union(*(find_rows(path.read_text("utf-8")) for path in tests))
     listed = {row for row, _, _ in ROWS}
     assert {row for row in named if row[0] in LETTERS and row[1:].isdigit()} - listed == set()
-    assert listed - named == set(IN_WORK)
+    assert listed - named == set()
 
 
 @pytest.mark.parametrize(("row", "links"), [(row, links) for row, _, links in ROWS])
 def test_each_row_leads_to_tests_that_name_it(row: str, links: str) -> None:
     found = LINK.findall(links)
-    assert 1 <= len(found) <= 3 or (row in IN_WORK and not found)
+    assert 1 <= len(found) <= 3
     for name, target in found:
         path = PAGE.parent / target
         assert (path.stem, path.suffix) == (name, ".py")
-        assert row in find_rows(path.read_text("utf-8")) or row in IN_WORK, target
+        assert row in find_rows(path.read_text("utf-8")), target
 
 
 def test_a_row_says_in_few_words_what_it_is() -> None:
