@@ -86,6 +86,11 @@ def _make_run_security(
     if tokens_file is not None:
         keys["tokens_file"] = tokens_file.absolute()
     if host:
+        address = parse_address(host, 0)
+        if address.port or address.to_connect() != address:
+            raise ConfigError(
+                f"--advertise: {host}: expected one name or address of this machine, without a port"
+            )
         if missing := sorted(_OF_SERVERS - keys.keys()):
             flags = ", ".join(f"--{key.replace('_', '-')}" for key in missing)
             raise ConfigError(

@@ -61,7 +61,7 @@ _MAX_HOST = 255
 # Collectors of a job that fail one after another, without progress in between, before its attempt
 # does; and the longest wait before the next one starts, and that after one has ended by itself, as
 # they do when the training is over.
-_MAX_COLLECTOR_FAILURES = 10
+_MIN_COLLECTOR_FAILURES = 5  # or two of each, if that is more
 _MAX_COLLECTOR_PAUSE_SEC = 10.0
 _AFTER_END_SEC = 5.0
 _NONE = (0, 0.0, "")  # no failure
@@ -546,8 +546,6 @@ class Coordinator(Closing):
         slave.environments = frozenset(request.environments)
         slave.runs_jobs = request.runs_jobs
         slave.said = request
-        if request.address:
-            slave.address = request.address
         return slave
 
     def _reconcile(self, slave: _Slave, request: pb.PollRequest) -> None:
@@ -567,6 +565,9 @@ class Coordinator(Closing):
             is_asked = any(task.message.name in names for task in slave.tasks.values())
             if not is_asked and slave.closing != running:
                 self._close(slave, running)
+            return  # what else it says can be of the attempt before
+        if request.address:
+            slave.address = request.address
         if request.progress and request.progress != slave.progress:
             slave.progress = request.progress
             slave.progress_at = self._clock()
@@ -721,10 +722,12 @@ class Coordinator(Closing):
 
     def _close(self, slave: _Slave, attempt: Attempt) -> None:
         """Requests the end of an attempt, or of a collector, on a slave."""
-        payload = {"job": attempt.job, "attempt": attempt.number}
+        payload: dict[str, Any] = {"job": attempt.job, "attempt": attempt.number}
         if attempt.collector:
             slave.closing = attempt
             payload["collector"] = attempt.collector
+            # Otherwise the job wants fewer collectors: this one can end its episodes.
+            payload["at_once"] = not self._queue.is_newest(attempt.of_learner)
         self._send(slave, COLLECTOR_CLOSE if attempt.collector else CLOSE, payload)
 
     def _note_collector_failure(self, attempt: Attempt, reason: str) -> None:
@@ -733,9 +736,10 @@ class Coordinator(Closing):
         pause = min(0.5 * 2 ** (count - 1), _MAX_COLLECTOR_PAUSE_SEC)
         self._failures[attempt.job] = count, self._clock() + pause, reason
         logger.warning("%s: %s", attempt, reason)
-        if count >= _MAX_COLLECTOR_FAILURES:
+        job = self._find_job(attempt.job)
+        if count >= max(_MIN_COLLECTOR_FAILURES, 2 * job.collectors):
             reason = f"{count} of its collectors failed in a row: {reason}"[:MAX_REASON]
-            job = self._find_job(attempt.job)
+            logger.warning("%s: %s", attempt.of_learner, reason)
             self._queue.end(attempt.of_learner, JobState.FAILED, reason, "")
             del self._failures[attempt.job]
             if (learner := self._slaves.get(job.slave)) is not None:
@@ -777,7 +781,8 @@ class Coordinator(Closing):
         reason = validate_size(ended.reason, MAX_REASON, "ended.reason")
         tail = validate_size(ended.tail, MAX_TAIL_BYTES, "ended.tail")
         if not self._is_of(attempt, slave_name):
-            logger.info("%s: the result of slave %s is refused", attempt, slave_name)
+            if not attempt.collector:  # it was asked to end
+                logger.info("%s: the result of slave %s is refused", attempt, slave_name)
             return False
         if attempt.collector:
             if ended.outcome == pb.Ended.FAILED:

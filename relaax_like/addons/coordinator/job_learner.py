@@ -317,9 +317,11 @@ class JobLearner(Closing):
         if running is not None:
             running.stop(is_wanted=False)
 
-    def deal_with_collector_close(self) -> None:
-        """Requests the end of the collector, which can end its episodes."""
-        self.deal_with_learner_close()
+    def deal_with_collector_close(self, task: Mapping[str, Any]) -> None:
+        """Requests the end of the collector, which can end its episodes unless `at_once`."""
+        running = self._running
+        if running is not None:
+            running.stop(is_wanted=False, at_once=bool(task.get("at_once")))
 
     def _run(self, running: "_RunningJob") -> None:
         try:
@@ -362,15 +364,19 @@ class _RunningJob:
         self._config = task_info["config"]
         self._has_version = bool(task_info.get("has_version"))
         self._stopping = threading.Event()
-        self._is_wanted = True
+        self._is_wanted, self._at_once = True, False
         self._step = 0
         self._sent = ""  # name of the newest snapshot that the coordinator has
         self._tail: collections.deque[str] = collections.deque(maxlen=_LINES)
         self._failures = 0
 
-    def stop(self, is_wanted: bool) -> None:
-        """Requests the end; with `is_wanted`, the newest version is still sent. Thread-safe."""
+    def stop(self, is_wanted: bool, at_once: bool = False) -> None:
+        """Requests the end; with `is_wanted`, the newest version is still sent. Thread-safe.
+
+        Unless `at_once`, a collector first ends its episodes.
+        """
         self._is_wanted = self._is_wanted and is_wanted
+        self._at_once = at_once
         self._stopping.set()
 
     def run(self) -> None:
@@ -387,7 +393,8 @@ class _RunningJob:
         if self._slave.report_end(self.attempt, outcome, reason, self._get_tail()):
             logger.info("%s: %s", self.attempt, reason)
         else:
-            logger.info("%s: ended; its result was not recorded", self.attempt)
+            unrecorded = "" if self.attempt.collector else "; its result was not recorded"
+            logger.info("%s: ended%s", self.attempt, unrecorded)
 
     def _train(self) -> tuple[int, str]:
         self._prepare()
@@ -397,7 +404,7 @@ class _RunningJob:
         try:
             while process.poll() is None and not self._stopping.wait(_LOOK_SEC):
                 self._send_new_snapshot()
-            if process.poll() is None and self.attempt.collector:
+            if process.poll() is None and self.attempt.collector and not self._at_once:
                 os.kill(process.pid, signal.SIGHUP)
                 process.wait(_EPISODE_SEC)
             if process.poll() is None:
@@ -411,7 +418,7 @@ class _RunningJob:
         if self._is_wanted and (self._run_dir / "config.yaml").exists():
             self._send_final_version()
         if self.attempt.collector and self._stopping.is_set():
-            return pb.Ended.STOPPED, "it was not wanted any more"
+            return pb.Ended.STOPPED, "its end was requested"
         if status == 0:
             return pb.Ended.DONE, self._read_result()
         if self._stopping.is_set():

@@ -456,7 +456,7 @@ class LearnerSlave(Slave):
     | `learner_learn_task` | `deal_with_learner_learn(data)` | `info`, task_id and buffer_id |
     | `learner_close_task` | `deal_with_learner_close()` | `message` |
     | `collector_start_task` | `deal_with_collector_start(task_info)` | the same |
-    | `collector_close_task` | `deal_with_collector_close()` | `message` |
+    | `collector_close_task` | `deal_with_collector_close(task)` | `message` |
 
     Any other task, and one without a callback, fails with `TaskFail`; a callback raises `TaskFail`
     to refuse a task. A close task that names another job, attempt or collector than the newest
@@ -502,7 +502,7 @@ class LearnerSlave(Slave):
         named = {key: own.get(key) for key in ("task_id", "buffer_id")}
         if name == LEARN:
             return {**named, "info": callback(task.get("data"))}
-        result = callback()
+        result = callback(task) if name == COLLECTOR_CLOSE else callback()
         if name in _CLOSES:
             return {"message": f"{role} task has closed"}
         return {**named, **result} if name == GET_DATA else dict(result)
