@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from relaax_like.cli.options import SetOption, command, make_app
+from relaax_like.cli.options import OwnPolicyOption, SetOption, command, make_app
 from relaax_like.config.address import parse_address
 from relaax_like.config.models import COORDINATOR_PORT
 from relaax_like.runs.processes.process import setup_logging
@@ -36,6 +36,10 @@ CollectorsOption = Annotated[
     typer.Option(
         min=0, help="Number of other slaves that play for it; 0: it plays in its own process."
     ),
+]
+TokensFileOption = Annotated[
+    Path | None,
+    typer.Option(help="Tokens that jobs here accept of collectors, lines ROLE TOKEN."),
 ]
 AdvertiseOption = Annotated[
     str,
@@ -116,10 +120,8 @@ def work(
         bool, typer.Option("--environment-args", help="Also if they have environment.args.")
     ] = False,
     advertise: AdvertiseOption = "",
-    tokens_file: Annotated[
-        Path | None,
-        typer.Option(help="Tokens that jobs here accept of collectors, lines ROLE TOKEN."),
-    ] = None,
+    tokens_file: TokensFileOption = None,
+    own_policy: OwnPolicyOption = False,
 ) -> int:
     """Run jobs and collectors of a coordinator, one after another, until Ctrl-C.
 
@@ -133,7 +135,7 @@ def work(
     modules = [name_module(module, False) for module in environment_modules]
     modules += [name_module(module, True) for module in environment_modules * environment_args]
     work = folder or Path(f"work-{own}")
-    return run_slave(coordinator, own, work, security, modules, advertise, tokens_file)
+    return run_slave(coordinator, own, work, security, modules, advertise, tokens_file, own_policy)
 
 
 @command(app, token_role="operator")
@@ -235,6 +237,7 @@ def run(
     folder: Annotated[
         Path, typer.Option(metavar="FOLDER", help="Folder of the queue and of the runs.")
     ] = Path("queue"),
+    own_policy: OwnPolicyOption = False,
     sets: SetOption = [],  # noqa: B006 - typer wants a list
 ) -> int:
     """Run one job with its coordinator, its learner and its collectors on this machine.
@@ -245,7 +248,7 @@ def run(
     from relaax_like.config.job_keys import make_job_config
     from relaax_like.launch.jobs import run_job
 
-    return run_job(config.stem, make_job_config(config, sets), collectors, folder)
+    return run_job(config.stem, make_job_config(config, sets), collectors, folder, own_policy)
 
 
 def _connect(address: str, security: ClientSecurity) -> "JobsClient":

@@ -13,7 +13,14 @@ from relaax_like import __version__
 from relaax_like.cli import base
 from relaax_like.cli.jobs import app as jobs_app
 from relaax_like.cli.keys import KeysCommand, show_keys
-from relaax_like.cli.options import SetOption, TraceOption, command, make_app, to_overrides
+from relaax_like.cli.options import (
+    OwnPolicyOption,
+    SetOption,
+    TraceOption,
+    command,
+    make_app,
+    to_overrides,
+)
 from relaax_like.config.keys import flags_to_overrides
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
@@ -130,27 +137,42 @@ def run(
         ),
     ] = None,
     accept_loss: AcceptLossOption = False,
-    rlx_server: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT",
-            help="Start only the environments, for the servers of a run on another machine.",
-        ),
-    ] = None,
 ) -> int:
     """Run the experiment as several processes, and restart those that die.
 
     The run ends when it reaches its target or its budget, or with Ctrl-C.
     `relaax resume` continues it. Keys of the file are also flags: --learning-rate 3e-4.
     """
-    from relaax_like.cli.training import begin, play, print_topology
+    from relaax_like.cli.training import begin, print_topology
 
     sets = [*flags_to_overrides(config, context.args), *overrides]
     if topology:
         return print_topology(config, sets)
-    if rlx_server is not None:
-        return play(config, sets, rlx_server)
     return begin(config, sets, trace, force, None, ray, accept_loss)
+
+
+@command(app, cls=KeysCommand, context_settings=KEYS_AS_FLAGS)
+def collect(
+    context: typer.Context,
+    config: ConfigArgument,
+    address: Annotated[
+        str,
+        typer.Argument(
+            metavar="HOST:PORT",
+            help="Address of the run's rlx server, or with --own-policy of its parameter server.",
+        ),
+    ],
+    overrides: list[str],
+    own_policy: OwnPolicyOption = False,
+) -> int:
+    """Play for a run whose servers run elsewhere: start the environments of CONFIG.
+
+    After SIGHUP, they end with their next episodes.
+    """
+    from relaax_like.cli.training import play
+
+    sets = [*flags_to_overrides(config, context.args), *overrides]
+    return play(config, sets, address, own_policy)
 
 
 @command(app, cls=KeysCommand, context_settings=KEYS_AS_FLAGS)

@@ -25,6 +25,14 @@ TraceOption = Annotated[
         "--trace", help="Record where the time goes to RUN_DIR/trace; see `relaax trace`."
     ),
 ]
+OwnPolicyOption = Annotated[
+    bool,
+    typer.Option(
+        "--own-policy",
+        help="Collectors act here, with a policy of their own, and send rollouts or gradients, "
+        "instead of asking the run's rlx server at each step: for slow or distant connections.",
+    ),
+]
 
 InsecureOption = Annotated[
     bool,

@@ -88,7 +88,7 @@ def begin(
     return _run_processes(experiment, sets, trace, take, ray, accept_loss, force)
 
 
-def play(config: Path, sets: Sequence[str], address: str) -> int:
+def play(config: Path, sets: Sequence[str], address: str, own_policy: bool) -> int:
     """Starts only the environments of a run, for servers that run elsewhere; returns the status.
 
     After SIGHUP, the environments end with their next episodes.
@@ -96,18 +96,25 @@ def play(config: Path, sets: Sequence[str], address: str) -> int:
     Args:
       config: the experiment's file.
       sets: overrides of its keys.
-      address: HOST:PORT of the rlx server.
+      address: HOST:PORT of the rlx server, or with `own_policy` of the parameter server.
+      own_policy: whether to start an rlx server, too, whose agents act here.
 
     Raises:
-      ConfigError: the settings are wrong; or see `make_clients`.
-      RelaaxError: an environment cannot be started.
+      ConfigError: the settings are wrong; or see `make_collectors`.
+      RelaaxError: an environment, or the rlx server, cannot be started.
     """
-    from relaax_like.launch.run import make_clients
+    from relaax_like.launch import run
     from relaax_like.runs.processes.manager import Manager
 
     setup_logging("INFO")
-    experiment = load_experiment(config, [*sets, f"relaax-rlx-server.bind={address}"])
-    manager = Manager(make_clients(experiment))
+    key = "parameter_server" if own_policy else "bind"
+    sets = [*sets, f"relaax-rlx-server.{key}={address}"]
+    experiment = load_experiment(config, sets)
+    if own_policy:
+        run.validate_served(experiment)
+        sets += run.choose_ports(experiment, ["rlx"])
+        experiment = load_experiment(config, sets)
+    manager = Manager(run.make_collectors(experiment, sets if own_policy else None))
     shutdown = Shutdown()
     shutdown.on_request(manager.stop)
     shutdown.on_repeat(manager.kill)

@@ -23,7 +23,9 @@ _OPEN = (pb.JobInfo.QUEUED, pb.JobInfo.RUNNING)
 _LOOK_SEC = 0.5
 
 
-def run_job(name: str, config: Mapping[str, Any], collectors: int, folder: Path) -> int:
+def run_job(
+    name: str, config: Mapping[str, Any], collectors: int, folder: Path, own_policy: bool = False
+) -> int:
     """Runs a job to its end, or until a signal arrives; returns the exit status.
 
     If the folder has the same job, and that has not ended, it continues.
@@ -33,6 +35,7 @@ def run_job(name: str, config: Mapping[str, Any], collectors: int, folder: Path)
       config: settings as `make_job_config` returns them.
       collectors: number of slaves that play, besides the one that learns.
       folder: of the queue and the runs; slaves work in `slave-N` in it.
+      own_policy: see `JobLearner`.
 
     Raises:
       RelaaxError: see `Coordinator`, `JobLearner` and `JobsClient.submit`.
@@ -52,7 +55,9 @@ def run_job(name: str, config: Mapping[str, Any], collectors: int, folder: Path)
         os.environ[ENVIRONMENTS_VARIABLE] = environment
         # They leave one after another, the learner last: what was played before is learned from.
         for slave in range(collectors + 1):
-            learner = JobLearner(folder / f"slave-{slave}", modules=[environment])
+            learner = JobLearner(
+                folder / f"slave-{slave}", modules=[environment], own_policy=own_policy
+            )
             ends.enter_context(learner).connect(f"localhost:{port}", f"slave-{slave}")
         shown = ""
         while not shutdown.requested.wait(_LOOK_SEC):

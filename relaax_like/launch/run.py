@@ -7,7 +7,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -31,7 +31,7 @@ from relaax_like.launch.security import (
 )
 from relaax_like.runs.folders.run_folder import ADDRESSES
 from relaax_like.runs.processes.process import TRACE_FOLDER, validate_port_free
-from relaax_like.runs.processes.topology import Edge, Node, Role, Topology
+from relaax_like.runs.processes.topology import Edge, Node, RestartPolicy, Role, Topology
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.ports import bind_socket
@@ -69,39 +69,47 @@ def make_topology(
       ConfigError: there is no environment, or it has no program to start; or see
         `make_client_security` and, without an environment, `validate_served`.
     """
-    arguments = ["--config", str(experiment.file.absolute())]
-    for override in overrides:
-        arguments += ["--set", override]
     # Absolute: an environment's program can change its working directory.
     folder = str((experiment.run_dir / TRACE_FOLDER).absolute())
     env = {tracing.ENVIRONMENT_VARIABLE: folder} if trace else {}
-    servers = []
-    for name in _find_servers(experiment):
-        program = to_attribute(_SECTIONS[name])
-        servers.append(
-            Node(
-                name=name,
-                role=cast(Role, program.replace("_", " ")),
-                argv=[sys.executable, "-m", "relaax_like.cli.servers", program, *arguments],
-                env=env,
-                cpus=_count_cpus(name, experiment),
-            )
-        )
+    servers = [_make_server(name, experiment, overrides, env) for name in _find_servers(experiment)]
     clients = _make_clients(experiment, env)
     return Topology(nodes=servers + clients, edges=_make_edges(experiment, clients))
 
 
-def make_clients(experiment: Experiment) -> Topology:
-    """Describes the environments of an experiment whose servers run elsewhere.
+def make_collectors(experiment: Experiment, overrides: Sequence[str] | None = None) -> Topology:
+    """Describes the environments of an experiment whose parameter server runs elsewhere.
 
     They connect to the address of `relaax-rlx-server.bind`. Their names have that of this machine.
+
+    Args:
+      experiment: to play for.
+      overrides: of keys of its file, for an rlx server of their own; None: it runs elsewhere, too.
 
     Raises:
       ConfigError: there is no environment, or it has no program to start; or see
         `make_client_security`.
     """
     own = f"{socket.gethostname().partition('.')[0][: _NAME_LENGTH // 2]}-{os.getpid()}"
-    return Topology(nodes=_make_clients(experiment, {}, own))
+    servers = [] if overrides is None else [_make_server("rlx", experiment, overrides, {})]
+    clients = _make_clients(experiment, {}, own)
+    return Topology(nodes=servers + clients, restart=RestartPolicy(alone_sec=0))
+
+
+def _make_server(
+    name: str, experiment: Experiment, overrides: Sequence[str], env: Mapping[str, str]
+) -> Node:
+    program = to_attribute(_SECTIONS[name])
+    arguments = ["--config", str(experiment.file.absolute())]
+    for override in overrides:
+        arguments += ["--set", override]
+    return Node(
+        name=name,
+        role=cast(Role, program.replace("_", " ")),
+        argv=[sys.executable, "-m", "relaax_like.cli.servers", program, *arguments],
+        env=env,
+        cpus=_count_cpus(name, experiment),
+    )
 
 
 def make_address_overrides(addresses: Mapping[str, Address]) -> list[str]:
@@ -143,8 +151,8 @@ def keep_addresses(experiment: Experiment, topology: Topology) -> Topology:
     return dataclasses.replace(topology, nodes=nodes)
 
 
-def choose_ports(experiment: Experiment) -> list[str]:
-    """Finds a free port for each server whose address has port 0; returns overrides.
+def choose_ports(experiment: Experiment, names: Collection[str] = tuple(_SECTIONS)) -> list[str]:
+    """Finds a free port for each server of these nodes whose address has port 0; returns overrides.
 
     Raises:
       ConfigError: a host has no address on this machine.
@@ -152,7 +160,7 @@ def choose_ports(experiment: Experiment) -> list[str]:
     overrides = []
     with contextlib.ExitStack() as probes:  # open until all are found: they differ
         for name, settings in _find_servers(experiment).items():
-            if settings.bind.port:
+            if settings.bind.port or name not in names:
                 continue
             host = settings.bind.host
             try:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from relaax_like.addons.coordinator.job import validate_name
-from relaax_like.addons.coordinator.job_learner import JobLearner
+from relaax_like.addons.coordinator.job_learner import RELAAX, JobLearner
 from relaax_like.config.address import parse_address
 from relaax_like.config.models import COORDINATOR_PORT, SecurityConfig
 from relaax_like.launch.security import to_server_security
@@ -28,6 +28,7 @@ def run_slave(
     modules: Sequence[str] = (),
     host: str = "",
     tokens_file: Path | None = None,
+    own_policy: bool = False,
 ) -> int:
     """Runs jobs until a signal arrives; returns the exit status.
 
@@ -39,6 +40,7 @@ def run_slave(
       modules: see `JobLearner`.
       host: see `JobLearner`; it is used with TLS and tokens only.
       tokens_file: tokens that servers of jobs accept; None: they have none.
+      own_policy: see `JobLearner`.
 
     Raises:
       ConfigError: the settings are wrong, other machines could connect to servers of jobs without
@@ -53,7 +55,8 @@ def run_slave(
     validate_name(name, "--name")  # before there is a folder
     of_runs = _make_run_security(security, tokens_file, host)
     shutdown = Shutdown()
-    with JobLearner(folder, modules=modules, host=host, security=of_runs) as learner:
+    learner = JobLearner(folder, RELAAX, modules, host, of_runs, own_policy)
+    with learner:
         # For the processes of jobs, whose folder comes from others: nothing in it is imported.
         os.environ[ENVIRONMENTS_VARIABLE] = ",".join(learner.environments)
         paths = filter(os.path.isabs, os.environ.get("PYTHONPATH", "").split(os.pathsep))

@@ -40,7 +40,7 @@ class TaskResult(_message.Message):
     def __init__(self, task: _Optional[int] = ..., coordinator: _Optional[int] = ..., ok: bool = ..., payload: _Optional[str] = ...) -> None: ...
 
 class PollRequest(_message.Message):
-    __slots__ = ("format", "slave", "incarnation", "sequence", "algorithms", "environments", "running", "progress", "coordinator", "last_task", "wait_ms", "runs_jobs", "address", "host", "machine", "has_security")
+    __slots__ = ("format", "slave", "incarnation", "sequence", "algorithms", "environments", "running", "progress", "coordinator", "last_task", "wait_ms", "runs_jobs", "address", "host", "machine", "has_security", "parameter_server")
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     SLAVE_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +57,7 @@ class PollRequest(_message.Message):
     HOST_FIELD_NUMBER: _ClassVar[int]
     MACHINE_FIELD_NUMBER: _ClassVar[int]
     HAS_SECURITY_FIELD_NUMBER: _ClassVar[int]
+    PARAMETER_SERVER_FIELD_NUMBER: _ClassVar[int]
     format: int
     slave: str
     incarnation: int
@@ -73,7 +74,8 @@ class PollRequest(_message.Message):
     host: str
     machine: str
     has_security: bool
-    def __init__(self, format: _Optional[int] = ..., slave: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., algorithms: _Optional[_Iterable[str]] = ..., environments: _Optional[_Iterable[str]] = ..., running: _Optional[_Union[Attempt, _Mapping]] = ..., progress: _Optional[str] = ..., coordinator: _Optional[int] = ..., last_task: _Optional[int] = ..., wait_ms: _Optional[int] = ..., runs_jobs: bool = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., machine: _Optional[str] = ..., has_security: bool = ...) -> None: ...
+    parameter_server: str
+    def __init__(self, format: _Optional[int] = ..., slave: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., algorithms: _Optional[_Iterable[str]] = ..., environments: _Optional[_Iterable[str]] = ..., running: _Optional[_Union[Attempt, _Mapping]] = ..., progress: _Optional[str] = ..., coordinator: _Optional[int] = ..., last_task: _Optional[int] = ..., wait_ms: _Optional[int] = ..., runs_jobs: bool = ..., address: _Optional[str] = ..., host: _Optional[str] = ..., machine: _Optional[str] = ..., has_security: bool = ..., parameter_server: _Optional[str] = ...) -> None: ...
 
 class PollReply(_message.Message):
     __slots__ = ("coordinator", "tasks")

@@ -94,20 +94,23 @@ def test_a_real_training_moves_to_another_slave_and_is_cancelled(commands: Comma
     commands.assert_nothing_left()
 
 
-def start_collecting(commands: Commands, steps: int) -> Program:
+def start_collecting(commands: Commands, steps: int, *others: str) -> Program:
     """Starts a job with two collectors, its coordinator and its learner by one command."""
     sets = [*SETS, f"algorithm.max_global_step={steps}"]
-    flags = [part for text in sets for part in ("--set", text)]
+    flags = [part for text in sets for part in ("--set", text)] + [*others]
     name = "policy_gradient/policy_gradient"
     return commands.start("run", [*RELAAX, "jobs", "run", name, "--collectors", 2, *flags])
 
 
-def test_one_command_runs_a_job_with_its_collectors(commands: Commands) -> None:
+@pytest.mark.parametrize("flags", [(), ("--own-policy",)], ids=["served", "own policy"])
+def test_one_command_runs_a_job_with_its_collectors(
+    commands: Commands, flags: tuple[str, ...]
+) -> None:
     """covers D26"""
-    program = start_collecting(commands, 3_000)
+    program = start_collecting(commands, 3_000, *flags)
     assert program.wait(120) == 0
     for number in (1, 2):
-        program.wait_for(rf"job 1, attempt 1, collector {number}: finished")
+        program.wait_for(rf"job 1, attempt 1, collector {number}: (finished|ended)")
     program.wait_for(r"job 1: done: .* 3000 .* its folder is queue/runs/job-1/")
     assert TRACE not in program.output
     commands.assert_nothing_left()

@@ -6,7 +6,7 @@ says how it ends: 13: with status 3 and a line of output; 14: by SIGKILL; 15: it
 algorithm.max_global_step.
 
 With an address of an rlx server it counts the steps that collectors send there, and writes them to
-`played.txt`; with `--rlx-server` it is such a collector, whose episodes have EPISODE_STEPS steps.
+`played.txt`; as `collect` it is such a collector, whose episodes have EPISODE_STEPS steps.
 """
 
 import json
@@ -27,8 +27,8 @@ EPISODE_STEPS = 10
 
 def main() -> None:
     command, place = sys.argv[1:3]
-    if "--rlx-server" in sys.argv:
-        collect(sys.argv[sys.argv.index("--rlx-server") + 1])
+    if command == "collect":
+        collect(sys.argv[3])
         return
     run = Path(place) if command == "resume" else Path("run")
     checkpoints = run / "checkpoints"

@@ -65,8 +65,8 @@ def test_four_collectors_on_two_machines_train_cartpole(site: Site) -> None:
         ("here-1", site.here, here),
         ("here-2", site.here, here),
         ("there-1", site.there, there),
-        ("there-2", site.there, there),
-        ("there-3", site.there, there),
+        ("there-2", site.there, [*there, "--own-policy"]),
+        ("there-3", site.there, [*there, "--own-policy"]),
     ):
         site.work(machine, name, *flags).wait_for("is connected")
     sets = ["--set", "relaax-parameter-server.progress_interval_sec=1"]

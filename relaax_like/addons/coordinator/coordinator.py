@@ -58,6 +58,7 @@ _MAX_OPEN_TASKS = 64  # of programs, by `send_task`
 _MAX_PROGRESS_BYTES = 4096
 _MAX_SHOWN = 8  # names in an error
 _MAX_HOST = 255
+_ADDRESSES = ("address", "parameter_server")  # fields of a poll
 # Collectors of a job that fail one after another, without progress in between, before its attempt
 # does; and the longest wait before the next one starts, and that after one has ended by itself, as
 # they do when the training is over.
@@ -93,7 +94,8 @@ class _Slave:
       is_confirmed: whether the slave has confirmed that it runs `attempt`.
       closing: the attempt of a collector whose end was requested.
       said: the newest poll: what the slave says of itself.
-      address: where collectors of `attempt` connect; "": unknown, or it needs none.
+      addresses: field of `PollRequest` -> where collectors of `attempt` connect; empty: unknown, or
+        it needs none.
     """
 
     name: str
@@ -110,7 +112,7 @@ class _Slave:
     attempt: Attempt | None = None
     is_confirmed: bool = False
     closing: Attempt | None = None
-    address: str = ""
+    addresses: Mapping[str, str] = field(default_factory=dict)
     progress: str = ""
     progress_at: float = 0.0
 
@@ -567,7 +569,7 @@ class Coordinator(Closing):
                 self._close(slave, running)
             return  # what else it says can be of the attempt before
         if request.address:
-            slave.address = request.address
+            slave.addresses = _read_addresses(request)
         if request.progress and request.progress != slave.progress:
             slave.progress = request.progress
             slave.progress_at = self._clock()
@@ -587,7 +589,7 @@ class Coordinator(Closing):
 
     def _free(self, slave: _Slave) -> None:
         slave.attempt, slave.is_confirmed, slave.progress = None, False, ""
-        slave.closing, slave.address = None, ""
+        slave.closing, slave.addresses = None, {}
 
     def _drop(self, slave: _Slave, reason: str) -> None:
         logger.info("slave %s: %s", slave.name, reason)
@@ -699,7 +701,7 @@ class Coordinator(Closing):
 
     def _collect(self, job: Job, learner: _Slave, missing: Sequence[Attempt]) -> int:
         """Starts collectors of a running job on free slaves; returns how many."""
-        if not learner.address or self._clock() < self._failures.get(job.id, _NONE)[1]:
+        if not learner.addresses or self._clock() < self._failures.get(job.id, _NONE)[1]:
             return 0
         able = [
             one
@@ -714,7 +716,7 @@ class Coordinator(Closing):
                 "attempt": attempt.number,
                 "collector": attempt.collector,
                 "config": json.loads(job.config),
-                "address": learner.address,
+                **learner.addresses,
             }
             self._send(slave, COLLECTOR_START, payload).attempt = attempt
             logger.info("%s: starts on slave %s", attempt, slave.name)
@@ -878,9 +880,13 @@ class Coordinator(Closing):
         if task.attempt is not None and slave.attempt == task.attempt:
             if is_done:
                 slave.is_confirmed = True
-                if address := str(payload.get("address", "")):
-                    _validate_address(address, slave.said.host)
-                    slave.address = address
+                if payload.get("address"):
+                    said: dict[str, Any] = {
+                        key: str(payload[key]) for key in _ADDRESSES if key in payload
+                    }
+                    found = pb.PollRequest(host=slave.said.host, **said)
+                    _validate_addresses(found)
+                    slave.addresses = _read_addresses(found)
                     self._assign()
             else:
                 self._fail_start(slave, task.attempt, payload)
@@ -999,25 +1005,30 @@ def _validate_poll(request: pb.PollRequest) -> None:
     _validate_names(request.algorithms, "algorithms")
     _validate_names(request.environments, "environments")
     validate_size(request.progress, _MAX_PROGRESS_BYTES, "progress")
-    for field_name in ("address", "host", "machine"):
+    for field_name in ("host", "machine"):
         validate_size(getattr(request, field_name), _MAX_HOST, field_name)
-    if request.address:
-        _validate_address(request.address, request.host)
+    _validate_addresses(request)
 
 
-def _validate_address(text: str, host: str) -> None:
+def _read_addresses(request: pb.PollRequest) -> dict[str, str]:
+    return {key: text for key in _ADDRESSES if (text := getattr(request, key))}
+
+
+def _validate_addresses(request: pb.PollRequest) -> None:
     """Checks where collectors connect, who show their token there: on their machine, or the host's.
 
     Raises:
-      ConfigError, InvalidInputError: it is not such an address.
+      ConfigError, InvalidInputError: one is not such an address.
     """
-    address = parse_address(validate_size(text, _MAX_HOST, "address"))
-    if address.host != host and not (address.is_loopback and not host):
-        raise InvalidInputError(
-            f"address: {text:.80}, expected one of {host or 'a loopback interface'}; update the "
-            "slave",
-            "address",
-        )
+    host = request.host
+    for key, text in _read_addresses(request).items():
+        address = parse_address(validate_size(text, _MAX_HOST, key))
+        if address.host != host and not (address.is_loopback and not host):
+            raise InvalidInputError(
+                f"{key}: {text:.80}, expected one of {host or 'a loopback interface'}; update the "
+                "slave",
+                key,
+            )
 
 
 def _validate_names(names: Sequence[str], field_name: str) -> None:

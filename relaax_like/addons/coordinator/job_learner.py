@@ -9,10 +9,11 @@ not end the slave, and TensorFlow is loaded only while there is a job. If the sl
 guardian ends the process.
 
 A job with collectors is `relaax run` without environments, and each of its collectors, on another
-slave, is `relaax run --rlx-server` with one.
+slave, is `relaax collect` with one.
 """
 
 import collections
+import contextlib
 import importlib.metadata
 import json
 import logging
@@ -108,6 +109,8 @@ class JobLearner(Closing):
       host: where servers of jobs with collectors listen, for other machines; "": on loopback.
       security: keys of the section `security` of an experiment, for these servers and for
         collectors that connect to other machines.
+      own_policy: whether collectors act here, and send rollouts or gradients; otherwise they ask
+        the job's rlx server at each step.
 
     Raises:
       ConfigError: the folder cannot be used, or `host` is not an address of this machine.
@@ -122,10 +125,12 @@ class JobLearner(Closing):
         modules: Sequence[str] = (),
         host: str = "",
         security: Mapping[str, Any] = MappingProxyType({}),
+        own_policy: bool = False,
     ):
         if host:
-            _find_port(host)
+            _find_addresses(host, 1)
         self._host = host
+        self._own_policy = own_policy
         self._security = security
         self._folder = folder
         self._program = program
@@ -205,11 +210,11 @@ class JobLearner(Closing):
         self._folder_lock.close()
 
     def get_doing(self) -> Doing:
-        """Returns the attempt that runs now, if there is one, its progress and its address."""
+        """Returns the attempt that runs now, if there is one, its progress and its addresses."""
         running = self._running
         if running is None:
             return Doing()
-        return Doing(running.attempt, running.progress, running.address)
+        return Doing(running.attempt, running.progress, running.addresses)
 
     # Callbacks.
 
@@ -219,7 +224,9 @@ class JobLearner(Closing):
         return {"gpu": gpus, "cpu": os.cpu_count() or 1}
 
     def deal_with_learner_start(self, task_info: Mapping[str, Any]) -> Mapping[str, str]:
-        """Starts a job; returns the `address` where its collectors connect, if it needs any.
+        """Starts a job; returns `address`, of its rlx server, and `parameter_server`.
+
+        They are where collectors connect; without collectors, the result is empty.
 
         Args:
           task_info: has `job`, `attempt`, `config`, `has_version` and `collectors`.
@@ -228,63 +235,71 @@ class JobLearner(Closing):
           TaskFail: `task_info` is not valid; another job still runs after 10 s; or `close` was
             called.
         """
-        arguments, address = self._make_arguments(task_info)
-        self._start(task_info, arguments, address)
-        return {"address": address} if address else {}
+        arguments, addresses = self._make_arguments(task_info)
+        self._start(task_info, arguments, addresses)
+        return addresses
 
     def deal_with_collector_start(self, task_info: Mapping[str, Any]) -> None:
         """Starts a collector, which plays in the environments of a job that another slave learns.
 
         Args:
-          task_info: has `job`, `attempt`, `collector`, `config`, and the `address` of the job's rlx
-            server.
+          task_info: has `job`, `attempt`, `collector`, `config`, and what
+            `deal_with_learner_start` has returned.
 
         Raises:
           TaskFail: see `deal_with_learner_start`; or the address is on another machine, and this
             slave has no token or certificates.
         """
-        address = str(task_info.get("address"))
+        key, flags = "address", []
         sets = [*_SETS, "environment.clients=1"]
+        if self._own_policy:
+            key, flags = "parameter_server", ["--own-policy"]
+            own = Address(self._host or _LOOPBACK, 0)
+            sets.append(f"relaax-rlx-server.bind={quote_text(str(own))}")
+        address = str(task_info.get(key))
         try:
             is_here = parse_address(address).is_loopback
         except ConfigError as error:
-            raise TaskFail.because(f"address: {error}") from None
+            raise TaskFail.because(f"{key}: {error}") from None
         if not is_here:
             if not self._security.keys() >= {*_OF_COLLECTORS}:
                 raise TaskFail.because(
-                    f"address: {address} is on another machine, but this slave has no token and no "
+                    f"{key}: {address} is on another machine, but this slave has no token and no "
                     "certificates; start it with --token-file, --tls-ca, --tls-cert and --tls-key"
                 )
             sets += self._make_security()
-        arguments = ["run", "job.yaml", "--rlx-server", address, *_to_flags(sets)]
-        self._start(task_info, arguments)
+        self._start(task_info, ["collect", "job.yaml", address, *flags, *_to_flags(sets)])
 
-    def _make_arguments(self, task_info: Mapping[str, Any]) -> tuple[list[str], str]:
+    def _make_arguments(self, task_info: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
         """Returns the arguments of `relaax` for a learner, and where its collectors connect."""
         has_version = bool(task_info.get("has_version"))
         start = ["resume", "run"] if has_version else []
         sets = [*_SETS] if has_version else [*_SETS, "run_dir=run"]
         if not task_info.get("collectors"):
             start = start or ["train", "job.yaml"]
-            return [*start, "--log", "json", *_to_flags(sets)], ""
+            return [*start, "--log", "json", *_to_flags(sets)], {}
         host = self._host or _LOOPBACK
-        address = Address(host, _find_port(host))
-        any_port = Address(host, 0)
+        rlx, server = _find_addresses(host, 2)
         sets += [
             "environment.clients=0",
-            f"relaax-rlx-server.bind={quote_text(str(address))}",
-            f"relaax-parameter-server.bind={quote_text(str(any_port))}",
-            f"learner.bind={quote_text(str(any_port))}",
+            f"relaax-rlx-server.bind={quote_text(rlx)}",
+            f"relaax-parameter-server.bind={quote_text(server)}",
+            f"relaax-rlx-server.parameter_server={quote_text(server)}",
+            f"learner.bind={quote_text(str(Address(host, 0)))}",
         ]
         if self._host:
             sets += self._make_security()
-        return [*(start or ["run", "job.yaml"]), *_to_flags(sets)], str(address)
+        arguments = [*(start or ["run", "job.yaml"]), *_to_flags(sets)]
+        return arguments, {"address": rlx, "parameter_server": server}
 
     def _make_security(self) -> list[str]:
         return [f"security.{key}={quote_text(str(value))}" for key, value in self._security.items()]
 
     def _start(
-        self, task_info: Mapping[str, Any], arguments: Sequence[str], address: str = ""
+        self,
+        task_info: Mapping[str, Any],
+        arguments: Sequence[str],
+        addresses: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         attempt = _read_attempt(task_info)
         if (needed := name_environment(task_info["config"])) not in self.environments:
@@ -304,7 +319,7 @@ class JobLearner(Closing):
                 self._folder / "job",
                 attempt,
                 task_info,
-                address,
+                addresses,
             )
             logger.info("%s: relaax %s", attempt, " ".join(arguments[:2]))
             threading.Thread(
@@ -337,7 +352,7 @@ class _RunningJob:
 
     Attributes:
       attempt: the attempt.
-      address: where its collectors connect; "": it needs none.
+      addresses: where its collectors connect, by field of `PollRequest`; empty: it needs none.
       progress: newest progress as JSON; "": none yet.
       is_over: set when the attempt has ended and was reported.
     """
@@ -350,10 +365,10 @@ class _RunningJob:
         folder: Path,
         attempt: Attempt,
         task_info: Mapping[str, Any],
-        address: str,
+        addresses: Mapping[str, str],
     ):
         self.attempt = attempt
-        self.address = address
+        self.addresses = addresses
         self.progress = ""
         self.is_over = threading.Event()
         self._slave = slave
@@ -585,15 +600,16 @@ def _read_attempt(task_info: Mapping[str, Any]) -> Attempt:
     return Attempt(task_info["job"], task_info["attempt"], task_info.get("collector", 0))
 
 
-def _find_port(host: str) -> int:
-    """Returns a free port of this machine.
+def _find_addresses(host: str, number: int) -> list[str]:
+    """Returns so many addresses of this machine with free ports.
 
     Raises:
       ConfigError: the host is not one of this machine.
     """
     try:
-        with bind_socket(host, 0) as probe:
-            return int(probe.getsockname()[1])
+        with contextlib.ExitStack() as probes:  # open until all are found: they differ
+            found = [probes.enter_context(bind_socket(host, 0)) for _ in range(number)]
+            return [str(Address(host, probe.getsockname()[1])) for probe in found]
     except OSError as error:
         raise ConfigError(
             f"--advertise: {host}: no port of it can be used: {error.strerror or error}; set the "

@@ -79,12 +79,13 @@ class Doing(NamedTuple):
     Attributes:
       attempt: that it runs, or whose collector it is; None: none.
       progress: of the attempt, as JSON; "": unknown.
-      address: HOST:PORT where its collectors connect; "": unknown, or it needs none.
+      addresses: field of `PollRequest` -> HOST:PORT where its collectors connect; empty: unknown,
+        or it needs none.
     """
 
     attempt: Attempt | None = None
     progress: str = ""
-    address: str = ""
+    addresses: Mapping[str, Any] = MappingProxyType({})
 
 
 class Slave(abc.ABC):
@@ -316,7 +317,7 @@ class Slave(abc.ABC):
             algorithms=self._algorithms,
             environments=self._environments,
             progress=doing.progress,
-            address=doing.address,
+            **doing.addresses,
             **self._claims,
             coordinator=self._coordinator,
             last_task=self._last_task,

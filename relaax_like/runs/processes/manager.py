@@ -273,8 +273,8 @@ class Manager:
         if not is_alone:
             self._alone_since = None
             return
-        if not self._hears:  # of other clients
-            if not all(s.done for s in self._supervised):
+        if not self._policy.alone_sec:
+            if any(s.given_up for s in environments):
                 self._status = EXIT_ERROR
             self._stopping.set()
             return

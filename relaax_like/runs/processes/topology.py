@@ -86,7 +86,7 @@ class RestartPolicy:
       environment_deaths: number of deaths without a step in between after which an environment is
         abandoned.
       alone_sec: the run ends if none of its environments is left, and no other client has been
-        connected for this long.
+        connected for this long. 0: at once, with status 0 unless one was abandoned.
     """
 
     first_delay_sec: float = 0.5

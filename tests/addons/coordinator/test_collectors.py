@@ -99,14 +99,15 @@ def test_a_job_waits_for_two_slaves_and_its_collectors_learn_its_address(
     assert not slaves.poll("a")
     assert "no two slaves" in site.get(job).reason
     slaves.add("b")
-    slaves.learn("a")
+    answer = {"address": ADDRESS, "parameter_server": "localhost:17002"}
+    slaves.take("a", "learner_start_task", json.dumps(answer))
     started = slaves.take("b", START)
     assert started == {
         "job": job,
         "attempt": 1,
         "collector": 1,
         "config": {**make_config(LONG)},
-        "address": ADDRESS,
+        **answer,
     }
     assert (site.get(job).collectors, site.get(job).collecting) == (2, 1)
     slaves.add("c")
@@ -163,6 +164,7 @@ def test_collectors_are_on_the_same_machine_or_have_token_and_certificates(
         ({"address": "10.0.0.9:1"}, "address"),
         ({"address": "10.0.0.9:1", "host": "10.0.0.1"}, "address"),
         ({"address": "localhost:1", "host": "10.0.0.1"}, "address"),
+        ({"address": "localhost:1", "parameter_server": "10.0.0.9:1"}, "parameter_server"),
         ({"address": "nonsense"}, "'nonsense'"),
         ({"host": "x" * 300}, "host"),
         ({"machine": "x" * 300}, "machine"),
@@ -416,7 +418,7 @@ def test_a_killed_collector_process_is_started_again(site: Site, tmp_path: Path)
         (player,) = [
             child
             for child in psutil.Process().children(recursive=True)
-            if "--rlx-server" in child.cmdline()
+            if "collect" in child.cmdline()
         ]
         player.send_signal(signal.SIGKILL)
         wait_until(lambda: "a collector failed" in site.get(job).reason, "the failure")

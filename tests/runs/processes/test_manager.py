@@ -455,10 +455,19 @@ def test_it_ends_when_the_only_environments_are_given_up(
     run: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     wrong = environment("env1", "print('no such game'); raise SystemExit(2)")
-    assert run(wrong, environment("env2", "print('done')")).wait() == 1
+    policy = dataclasses.replace(QUICK, alone_sec=0)
+    assert run(wrong, environment("env2", "print('done')"), policy=policy).wait() == 1
     assert "its last line: no such game" in caplog.text
     assert "before its first step" not in caplog.text  # nothing reports steps
-    assert run(environment("env1", "print('done')")).wait() == 0
+    assert run(environment("env1", "print('done')"), policy=policy).wait() == 0
+
+
+def test_collectors_end_with_their_environments(run: Any, server: Server) -> None:
+    """covers D23"""
+    policy = dataclasses.replace(QUICK, alone_sec=0)
+    running = run(server.node, environment("env1", "print('done')"), policy=policy)
+    server.report("ready ")
+    assert running.wait() == 0
 
 
 @pytest.mark.parametrize("has_stepped", [False, True])
