@@ -42,7 +42,7 @@ class DQN(Algorithm):
     def learn(self, batch: Batch) -> Losses:
         """Returns the cost of a minibatch of steps, or of sequences.
 
-            delta = R + discount Q'(x', a') - Q(x, a),   a' = argmax_a Q(x', a)
+            delta = R + discount Q'(x', a') - Q(x, a),   a' = argmax_a Q(x', a), a legal in x'
 
         R is the sum of n discounted rewards, Q' the target. a' is chosen by Q (double DQN: van
         Hasselt et al. 2016, equation 4, https://arxiv.org/abs/1509.06461), or else by Q'. The cost
@@ -63,7 +63,7 @@ class DQN(Algorithm):
         chosen_by = next_atoms
         if self.config.double:
             chosen_by = online.compute_atoms(online.encode(batch.next_inputs, after)[0], random)
-        best = tf.argmax(online.to_values(chosen_by), -1)
+        best = tf.argmax(self.model.restrict(online.to_values(chosen_by), batch.next_inputs), -1)
         next_atoms = _take_action(next_atoms, best)
         atoms = _take_action(online.compute_atoms(features, random), batch.actions["action"])
         costs, sizes = self._compare(atoms, tf.stop_gradient(next_atoms), batch)

@@ -24,11 +24,12 @@ class QLearning(Algorithm):
             delta = r + discount max_a' Q(x', a') - Q(x, a)
             cost = sum of delta^2 / 2
 
-        discount is 0 after a termination. The target is constant, so a step of gradient descent
-        adds alpha delta x to the weights of a.
+        discount is 0 after a termination, and a' is legal in x'. The target is constant, so a step
+        of gradient descent adds alpha delta x to the weights of a.
         """
         value = take(self.model.compute_q(batch.inputs), batch.actions["action"])
-        next_value = tf.reduce_max(self.model.compute_q(batch.next_inputs), -1)
+        next_values = self.model.compute_q(batch.next_inputs)
+        next_value = tf.reduce_max(self.model.restrict(next_values, batch.next_inputs), -1)
         goal = tf.stop_gradient(batch.returns + batch.discount * next_value)
         delta = goal - value
         return Losses(

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from relaax_like.algorithm import Algorithm, Batch, Losses, Phase, Tensors
 from relaax_like.config.continuous import ACTOR, CRITIC
-from relaax_like.wire.spaces import Discrete
+from relaax_like.wire.spaces import MASK, Discrete
 
 from .config import TEMPERATURE, Config
 from .model import SACModel
@@ -74,7 +74,7 @@ class SAC(Algorithm):
             ACTOR: batch.mean(alpha * log_prob - value),
         }
         if model.log_alpha is not None:
-            surplus = tf.stop_gradient(batch.mean(log_prob + self._find_target()))
+            surplus = tf.stop_gradient(batch.mean(log_prob + self._find_target(batch.inputs)))
             costs[TEMPERATURE] = -log_alpha * surplus
         return Losses(
             costs,
@@ -82,13 +82,16 @@ class SAC(Algorithm):
             metrics={"entropy": -batch.mean(log_prob), "alpha": alpha, "value": batch.mean(value)},
         )
 
-    def _find_target(self) -> Any:
-        """Returns the entropy that the temperature is tuned for."""
+    def _find_target(self, inputs: Tensors) -> Any:
+        """Returns the entropy that the temperature is tuned for; with masks, that of each row."""
         config, space = self.config, self.model.space
         if config.entropy_target is not None:
             return config.entropy_target
         if isinstance(space, Discrete):
-            return config.entropy_fraction * math.log(space.n)
+            if not self.model.masks:
+                return config.entropy_fraction * math.log(space.n)
+            number = tf.reduce_sum(tf.cast(inputs[f"{MASK}action"], tf.float32), -1)
+            return config.entropy_fraction * tf.math.log(tf.maximum(number, 1.0))
         return -float(len(space.low))
 
     def _evaluate(
@@ -109,6 +112,7 @@ class SAC(Algorithm):
             log_probs = tf.nn.log_softmax(policy.logits)  # [..., A]
             values = reduce(critics(inputs, self.random))
             probs = tf.exp(log_probs)
+            log_probs = tf.where(probs > 0, log_probs, 0.0)  # of actions that are not legal
             return tf.reduce_sum(probs * values, -1), tf.reduce_sum(probs * log_probs, -1)
         action, log_prob = policy.sample_with_log_prob(self.random)
         log_prob += self.model.log_volume

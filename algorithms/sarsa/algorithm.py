@@ -29,8 +29,9 @@ class Sarsa(Algorithm):
             cost = sum of delta^2 / 2
 
         discount is 0 after a termination. After a truncation no action follows: Q(x', a') is
-        replaced by its mean under the policy (expected SARSA: van Seijen et al. 2009). The target
-        is constant, so a step of gradient descent adds alpha delta x to the weights of a.
+        replaced by its mean under the policy, over legal a' (expected SARSA: van Seijen et al.
+        2009). The target is constant, so a step of gradient descent adds alpha delta x to the
+        weights of a.
 
         The first row of a rollout is the last one of the previous rollout. If its episode ended
         there, the row was already learned from; otherwise it is learned from now.
@@ -39,7 +40,12 @@ class Sarsa(Algorithm):
         value = take(self.model.compute_q(batch.inputs), actions)
         next_values = self.model.compute_q(batch.next_inputs)
         epsilon: Any = self.config.epsilon
-        best, mean = tf.reduce_max(next_values, -1), tf.reduce_mean(next_values, -1)
+        legal = self.model.restrict(next_values, batch.next_inputs)
+        best, mean = tf.reduce_max(legal, -1), tf.reduce_mean(next_values, -1)
+        if self.model.masks:
+            is_legal = tf.math.is_finite(legal)
+            total = tf.reduce_sum(tf.where(is_legal, legal, 0.0), -1)
+            mean = total / tf.reduce_sum(tf.cast(is_legal, tf.float32), -1)
         expected = (1.0 - epsilon) * best + epsilon * mean
         following = take(next_values, tf.roll(actions, -1, axis=0))
         next_value = tf.where(batch.continues > 0, following, expected)

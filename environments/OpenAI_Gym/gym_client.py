@@ -120,6 +120,13 @@ def _add_environment_flags(parser: argparse.ArgumentParser) -> None:
         "vectorised form (vector_entry_point), or use that form where possible (auto, the "
         "default)",
     )
+    add(
+        "--masks",
+        default="auto",
+        metavar="NAME",
+        help="leaf of the observation, or entry of info, that says which actions are legal; "
+        "default: auto, which is action_mask if there is one; off: none",
+    )
     add("--seed-resets", action="store_true", help="pass a new seed to every reset of a slot")
 
 
@@ -219,6 +226,7 @@ def _make_slots(args: argparse.Namespace) -> "GymSlots":
         action_repeat=args.action_repeat,
         env_args=dict(args.env_arg),
         draw=args.display,
+        masks=args.masks,
     )
 
 

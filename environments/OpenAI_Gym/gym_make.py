@@ -24,7 +24,7 @@ from relaax_like.wire import ConfigError
 from relaax_like.wire.errors import describe_exception
 from relaax_like.wire.reports import ENVIRONMENTS_VARIABLE
 
-from . import gym_atari, gym_masked
+from . import gym_atari, gym_legal, gym_masked
 from .gym_repeat import ActionRepeat
 from .gym_slots import (
     FAILURES,
@@ -67,6 +67,7 @@ def make_slots(
     action_repeat: int = 1,
     env_args: dict[str, Any] | None = None,
     draw: bool = False,
+    masks: str = gym_legal.AUTO,
 ) -> GymSlots:
     """Makes `slots` environments, given their registered name.
 
@@ -86,6 +87,7 @@ def make_slots(
       env_args: passed to the environment.
       draw: whether slot 0 will be drawn: it gets render_mode="rgb_array", if it declares that mode
         and `env_args` has no other.
+      masks: where single environments say which actions are legal; see `gym_legal.add_masks`.
 
     Raises:
       ConfigError: there is no such mode or environment, its module cannot be imported, it cannot be
@@ -100,7 +102,7 @@ def make_slots(
         needs = {need for need in needs if need != "partial_steps" or slots > 1}
         spec = _find_spec(name)
         try:
-            return _make(spec, name, slots, mode, seed, needs, action_repeat, env_args, draw)
+            return _make(spec, name, slots, mode, seed, needs, action_repeat, env_args, draw, masks)
         except ConfigError:
             raise
         except FAILURES as error:
@@ -118,6 +120,7 @@ def _make(
     action_repeat: int,
     env_args: dict[str, Any],
     draw: bool,
+    masks: str,
 ) -> GymSlots:
     # Below Gymnasium 1.1 nothing states what such a form does at an episode's end.
     vectorised = spec.vector_entry_point is not None and hasattr(gym.vector, "AutoresetMode")
@@ -157,7 +160,8 @@ def _make(
             return made
     render = _render_args(spec.entry_point) if draw else {}
     streams = "seed_resets" in needs
-    return _make_singles(name, slots, seed, action_repeat, env_args, render | env_args, streams)
+    args = env_args, render | env_args
+    return _make_singles(name, slots, seed, action_repeat, *args, streams, masks)
 
 
 @functools.cache  # once: `relaax train` makes an environment to ask for its spaces, and another
@@ -173,12 +177,14 @@ def _make_singles(
     env_args: dict[str, Any],
     first_args: dict[str, Any],
     seed_resets: bool,
+    masks: str,
 ) -> GymSlots:
     """Makes single environments, the first with its own arguments; after an error, closes them.
 
     Only the first is drawn: LunarLander's sparks, which only `render` removes, make it slow.
     """
     envs: list[gym.Env] = []
+    firsts: list[Any] = []
     with contextlib.ExitStack() as made:
         for slot in range(slots):
             try:
@@ -192,8 +198,12 @@ def _make_singles(
                     "to 1 and start more clients"
                 ) from error
             made.callback(env.close)
-            envs.append(ActionRepeat(env, action_repeat) if action_repeat > 1 else env)
-        joined = EnvListSlots(envs, seed, seed_resets)
+            if action_repeat > 1:
+                env = ActionRepeat(env, action_repeat)
+            env, first = gym_legal.add_masks(env, masks, None if seed is None else seed + slot)
+            envs.append(env)
+            firsts.append(first)
+        joined = EnvListSlots(envs, seed, seed_resets, firsts)
         made.pop_all()
     return joined
 

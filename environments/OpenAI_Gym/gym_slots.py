@@ -70,7 +70,11 @@ class EnvListSlots:
     """
 
     def __init__(
-        self, envs: Sequence[gym.Env], seed: int | None = None, seed_resets: bool = False
+        self,
+        envs: Sequence[gym.Env],
+        seed: int | None = None,
+        seed_resets: bool = False,
+        firsts: Sequence[Any] = (),
     ) -> None:
         """Wraps environments with equal spaces.
 
@@ -78,6 +82,8 @@ class EnvListSlots:
           envs: at least one.
           seed: of the first reset of slot 0; None: no seeds, or random ones with `seed_resets`.
           seed_resets: pass a new seed to every reset, drawn from each slot's own stream.
+          firsts: of each environment, what its first reset has returned, which was made with the
+            seed of its slot; None: it was not made.
 
         Raises:
           ConfigError: `envs` is empty, a space is of an unsupported kind, or a mirror is not a list
@@ -92,6 +98,9 @@ class EnvListSlots:
         self._seeds: list[int | None] = [
             None if seed is None else seed + slot for slot in range(self.slots)
         ]
+        # Slot -> seed and result of a reset that was made before.
+        made = zip(self._seeds, firsts, strict=False)
+        self._firsts = {slot: one for slot, one in enumerate(made) if one[1] is not None}
         # Of later seeds; empty: there are none.
         self._streams = [np.random.default_rng(one) for one in self._seeds if seed_resets]
         self._observations = SpaceCodec(self._envs[0].observation_space, "observation")
@@ -261,9 +270,12 @@ class EnvListSlots:
         env, seed, self._current = self._envs[slot], self._seeds[slot], slot
         if seed is None and self._streams:
             seed = int(self._streams[slot].integers(1 << 31))
-        self._episodes[slot] = _Episode(seed, _get_generator(env) if seed is None else None)
+        its_seed, first = self._firsts.pop(slot, (None, None))
+        is_made = first is not None and its_seed == seed
+        needs_state = seed is None and not is_made
+        self._episodes[slot] = _Episode(seed, _get_generator(env) if needs_state else None)
         try:
-            seen = _read_reset(env.reset(seed=seed))
+            seen = _read_reset(first if is_made else env.reset(seed=seed))
         except FAILURES as error:
             raise self._explain(error, slot) from error
         self._observations.write_row(self._now, slot, seen)

@@ -14,7 +14,7 @@ def make_slots(environment: Any, seed: int, draw: bool = False) -> EnvironmentSl
 
     Args:
       environment: the section: `env`, `slots`, `action_repeat`, `random_steps`,
-        `max_episode_steps`, `seed_resets`, `args`.
+        `max_episode_steps`, `seed_resets`, `masks`, `args`.
       seed: of the first reset.
       draw: whether slot 0 will be drawn.
 
@@ -33,4 +33,5 @@ def make_slots(environment: Any, seed: int, draw: bool = False) -> EnvironmentSl
         action_repeat=environment.action_repeat,
         env_args=dict(environment.args),
         draw=draw,
+        masks=environment.masks,
     )

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.spaces import split_masks
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -24,7 +25,8 @@ class ObservationHistory:
         final_inputs = history.join_finals(final_observations)
         inputs = history.add(observations, began=ended)
 
-    Returned arrays never change and are read-only: the newest are also the memory. Not
+    Masks of legal actions are returned as they are. Returned arrays never change and are read-only:
+    the newest are also the memory. Not
     thread-safe.
     """
 
@@ -68,6 +70,7 @@ class ObservationHistory:
         """
         first = not self._joined
         joined = {}
+        observations, masks = split_masks(observations)
         for name, newest in observations.items():
             if first:
                 self._validate(name, newest)
@@ -78,7 +81,7 @@ class ObservationHistory:
                     joined[name][began] = _fill(newest[began], self._length)
             joined[name].flags.writeable = False
         self._joined = joined
-        return dict(joined)
+        return {**joined, **masks}
 
     def join_finals(self, final_observations: Arrays) -> dict[str, np.ndarray]:
         """Joins final observations of episodes with those before them; stores nothing.
@@ -93,12 +96,11 @@ class ObservationHistory:
           Name -> `[k, ..., length * d]`; the same rows are meaningless.
         """
         assert self._joined, "final observations before the first observation"
-        joined = {
-            name: _append(self._joined[name], final) for name, final in final_observations.items()
-        }
+        observations, masks = split_masks(final_observations)
+        joined = {name: _append(self._joined[name], final) for name, final in observations.items()}
         for array in joined.values():
             array.flags.writeable = False
-        return joined
+        return {**joined, **masks}
 
     def get_state(self) -> dict[str, Any]:
         """Returns the stored observations, name -> `[k, ..., length * d]`."""

@@ -213,13 +213,13 @@ class ActorCritic(Model):
         outputs, memory[POLICY] = self.actor(x, states.get(POLICY), begins)
         values, memory[VALUE] = self.critic(x, states.get(VALUE), begins)
         known = {name: state for name, state in memory.items() if state is not None}
-        return self._complete(outputs), values[..., 0], known
+        return self._complete(outputs, inputs), values[..., 0], known
 
-    def _complete(self, outputs: tf.Tensor) -> tf.Tensor:
+    def _complete(self, outputs: tf.Tensor, inputs: Tensors) -> tf.Tensor:
         if not self._columns:
-            return self.heads[ACTION].complete(outputs)
+            return self.restrict(self.heads[ACTION].complete(outputs), inputs)
         parts = [
-            self.heads[leaf].complete(outputs[..., columns])
+            self.restrict(self.heads[leaf].complete(outputs[..., columns]), inputs, leaf)
             for leaf, columns in self._columns.items()
         ]
         return tf.concat(parts, -1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import functools
 import operator
 import threading
 from collections.abc import Mapping, Sequence
@@ -12,11 +13,13 @@ import numpy as np
 
 from relaax_like.config.places import describe_attribute, describe_place
 from relaax_like.core.manifest import DEFAULT_GROUP, STATISTIC, TARGET, Follow, Variable
+from relaax_like.nn.distributions import restrict
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import AnyVariable, Module, as_tf_variable, get_name
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.nn.target import Target
 from relaax_like.wire.errors import ConfigError
+from relaax_like.wire.spaces import ACTION, MASK
 
 if TYPE_CHECKING:
     from relaax_like.nn.distributions import Distribution
@@ -47,16 +50,39 @@ class Model(Module, abc.ABC):
       groups: variable group -> attributes whose variables it contains. All other variables are in
         the group "default".
       lock: held while the variables are set, and while a compiled prediction reads them.
+      masks: leaf of discrete actions that comes with a mask -> number of choices of each component;
+        from the settings. Then `get_input_specs` also has the masks, and the distributions that
+        `policy` returns are restricted to legal choices, whatever the model itself does.
     """
 
     xla = True
     autograph = True
     acting: Sequence[str] = ()
     groups: Mapping[str, Sequence[str]] = {}
+    masks: Mapping[str, tuple[int, ...]] = {}
+
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        for name, wrap in (("policy", _restrict_policy), ("get_input_specs", _add_masks)):
+            if name in cls.__dict__:
+                setattr(cls, name, wrap(cls.__dict__[name]))
 
     def __init__(self, name: str | None = None):
         super().__init__(name=name)
         self.lock = threading.Lock()
+
+    def restrict(self, values: Any, inputs: Tensors, action: str = ACTION) -> Any:
+        """Returns values of discrete choices, with minus infinity for those that are not legal.
+
+        For targets such as the value of the best legal action. Without masks, the values unchanged.
+
+        Args:
+          values: `[..., n] float32`, those of component 0, then of component 1, and so on.
+          inputs: observations by name, with masks `[..., n]`.
+          action: name of the action.
+        """
+        mask = inputs.get(MASK + action)
+        return values if mask is None else restrict(values, mask, self.masks[action])
 
     @abc.abstractmethod
     def get_input_specs(self) -> Specs:
@@ -125,6 +151,41 @@ class Model(Module, abc.ABC):
                 if name in _find_names(getattr(self, attribute)):
                     return group
         return DEFAULT_GROUP
+
+
+def _restrict_policy(policy: Any) -> Any:
+    """Makes a policy return distributions without illegal actions."""
+
+    @functools.wraps(policy)
+    def restricted(self: Model, inputs: Tensors, memory: Tensors, *rest: Any, **named: Any) -> Any:
+        result = policy(self, inputs, memory, *rest, **named)
+        if not self.masks:
+            return result
+        distributions, after = result
+        return {
+            name: one.restrict(inputs[MASK + name]) if MASK + name in inputs else one
+            for name, one in distributions.items()
+        }, after
+
+    return restricted
+
+
+def _add_masks(get_input_specs: Any) -> Any:
+    """Adds the specs of the masks."""
+
+    @functools.wraps(get_input_specs)
+    def get(self: Model) -> Specs:
+        specs = get_input_specs(self)
+        if not self.masks:
+            return specs
+        known = {name for name, _ in specs}
+        masks = {MASK + leaf: sum(sizes) for leaf, sizes in self.masks.items()}
+        return [
+            *specs,
+            *((k, {"shape": [n], "dtype": "bool"}) for k, n in masks.items() if k not in known),
+        ]
+
+    return get
 
 
 def _find_names(part: Any) -> set[str]:

@@ -42,8 +42,10 @@ from relaax_like.wire.framing import MAX_MESSAGE_BYTES, PROTOCOL_VERSION
 from relaax_like.wire.security import ClientSecurity
 from relaax_like.wire.spaces import (
     ACTION,
+    MASK,
     OBSERVATION,
     space_to_message,
+    split_masks,
     unpack_arrays,
 )
 from relaax_like.wire.versions import validate_versions
@@ -209,7 +211,9 @@ class RlxClient(Closing):
     Args:
       address: "host:port" of the rlx server.
       observation_space: a leaf, a dict name -> leaf, or a Gymnasium space, whose values are
-        then nested as it is.
+        then nested as it is. In a dict, `mask:ACTION` is the mask of a leaf of discrete actions,
+        `[..., n] bool`, see `relaax_like.wire.spaces.make_masks`; it is sent as such, so that only
+        legal choices are made.
       action_space: the same for actions.
       slots: environments that are stepped together, k.
       name: 1 to 100 printable characters; default: host name and process id.
@@ -294,6 +298,8 @@ class RlxClient(Closing):
 
     def _make_hello(self, exploit: bool, versions: Mapping[str, str]) -> rlx_pb2.Hello:
         features = {*_FEATURES, *(["versions"] if versions else [])}
+        self._has_masks = bool(split_masks(self._observations.spaces)[1])
+        features |= {"masks"} if self._has_masks else set()
         if self._max_wait_ms is not None:
             features.update(_LIMITED_FEATURES)
         hello = rlx_pb2.Hello(
@@ -309,7 +315,7 @@ class RlxClient(Closing):
             (self._observations, hello.observation_spaces),
             (self._actions, hello.action_spaces),
         ):
-            for leaf, space in values.spaces.items():
+            for leaf, space in split_masks(values.spaces)[0].items():
                 into[leaf].CopyFrom(space_to_message(space))
         return hello
 
@@ -393,6 +399,13 @@ class RlxClient(Closing):
                     f"max_wait_ms: the server at {self._address} does not support "
                     f"{', '.join(sorted(missing))}; update the server, or connect without "
                     "max_wait_ms"
+                )
+            if self._has_masks and "masks" not in answer.ready.features:
+                raise ProtocolError(
+                    f"masks: the environment says which actions are legal, but the run at "
+                    f"{self._address} does not take that: it was begun without masks, or its "
+                    "algorithm has none; begin another run, or play without masks "
+                    "(environment.masks: off)"
                 )
         except BaseException:
             connection.close()
@@ -835,6 +848,11 @@ class RlxClient(Closing):
           arrays, leaves: see `pack_step`.
           mark: when encoding it began.
         """
+        if self._has_masks:
+            for field, masks in (("observations", "masks"), ("final_observations", "final_masks")):
+                if field in leaves:
+                    leaves[field], found = split_masks(leaves[field])
+                    leaves[masks] = {name.removeprefix(MASK): x for name, x in found.items()}
         step = pack_step(arrays, leaves, self._number_step())
         with self._talking:
             return self._exchange_alone(step, "observations" in leaves, mark)

@@ -37,7 +37,8 @@ def pack_step(
     Args:
       arrays: by the names of `rlx_pb2.Step`: rewards `[k]` or `[k, r]`, float32 or float64; success
         `[k] int8`; the others `[k] bool`.
-      leaves: the same for `observations`, `final_observations` and `executed`: leaf -> `[k, ...]`.
+      leaves: the same for `observations`, `final_observations`, `executed`, `masks` and
+        `final_masks`: leaf -> `[k, ...]`.
       step_id: number of the step; 0: it has no number.
     """
     parts = tuple((name, _sign(own)) for name, own in leaves.items())

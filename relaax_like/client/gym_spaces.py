@@ -10,7 +10,7 @@ import numpy as np
 from relaax_like.client.values import LeafPath, SpaceValues, UserSpace, Values, cast, name_leaves
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES, make_array
-from relaax_like.wire.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+from relaax_like.wire.spaces import MASK, Box, Discrete, MultiBinary, MultiDiscrete, Space
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -268,6 +268,8 @@ def _flatten(space: gym.Space, where: str) -> list[Leaf]:
     leaves = []
     for name, (path, inner) in name_leaves(_collect(space, ()), where).items():
         wire = _leaf_to_wire(inner, f"{where}[{name}]" if path else where)
+        if name.startswith(MASK):
+            wire = MultiBinary(shape=wire.shape, dtype="bool")
         leaves.append(Leaf(name=name, path=path, space=wire, gym_space=inner))
     return leaves
 

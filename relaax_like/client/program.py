@@ -64,6 +64,7 @@ def refuse_keys(environment: Any, program: str) -> None:
         ("max_episode_steps", None),
         ("seed_resets", False),
         ("versions", "on"),
+        ("masks", "auto"),
     ):
         value = getattr(environment, key)
         if value != default:

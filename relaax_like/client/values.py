@@ -9,7 +9,7 @@ import numpy as np
 from relaax_like.client.arrays import validate_array
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
-from relaax_like.wire.spaces import Discrete, MultiDiscrete, Space, Spaces
+from relaax_like.wire.spaces import MASK, Discrete, MultiDiscrete, Space, Spaces
 
 # What users pass: one leaf, or named leaves.
 UserSpace = Space | Mapping[str, Space]
@@ -174,6 +174,21 @@ class SpaceValues:
         return space.validate(array, slots, field, chosen)
 
 
+def draw_legal(space: Any, mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draws legal choices of one leaf of discrete actions, all of them alike, `[k, *shape]`.
+
+    Args:
+      space: the leaf.
+      mask: `[k, n] bool`; see `make_masks`.
+      rng: of the draws.
+    """
+    noise = np.where(mask, rng.random(mask.shape), -1.0)
+    parts = np.split(noise, np.cumsum(space.sizes)[:-1], axis=-1)
+    chosen = np.stack([part.argmax(-1) for part in parts], -1)
+    start = space.start if isinstance(space, Discrete) else space.get_start()
+    return (chosen.reshape(len(mask), *space.shape) + start).astype(DTYPES[space.dtype])
+
+
 def _first(space: Space, leaf: np.ndarray) -> Any:
     return int(leaf[0]) if isinstance(space, Discrete) else leaf[0]
 
@@ -217,7 +232,10 @@ def name_leaves(leaves: Iterable[tuple[LeafPath, T]], where: str) -> dict[str, t
     """
     named: dict[str, tuple[LeafPath, T]] = {}
     for path, leaf in leaves:
-        name = "/".join(_NOT_IN_NAMES.sub("_", str(key)) for key in path)[:_NAME_LENGTH] or "_"
+        parts = [_NOT_IN_NAMES.sub("_", str(key).removeprefix(MASK)) for key in path]
+        name = "/".join(parts)[:_NAME_LENGTH] or "_"
+        if path and str(path[0]).startswith(MASK):
+            name = f"{MASK}{name}"
         if name in named:
             first, second = ("".join(f"[{key!r}]" for key in one) for one in (named[name][0], path))
             raise InvalidInputError(

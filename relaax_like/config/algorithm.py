@@ -41,6 +41,9 @@ class AlgorithmConfig(Settings):
     that learn from recordings count the steps that they learn from."""
     observation_history: int = Field(default=1, ge=1, le=1000)
     """Number of most recent observations that the network sees at once."""
+    masks: dict[Annotated[str, IN_JOBS], tuple[int, ...]] = Field(default={})
+    """For environments that say which actions are legal: each discrete leaf of the actions with its
+    numbers of choices, as in `{action: [6]}`; by default from the environment."""
     learning_rate: hyper.LearningRate = 1e-3
     """Learning rate of the default optimizer."""
     # The experiment's; not a key of this section.

@@ -54,7 +54,7 @@ from relaax_like.config.run_spaces import read_run_spaces
 from relaax_like.config.yaml_document import Loc, YamlDocument, is_flag, read_yaml, write_yaml
 from relaax_like.shipped import find_experiment_file
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.spaces import Spaces
+from relaax_like.wire.spaces import MASK, Spaces, split_masks
 
 # Rollouts that agents can be ahead of a replay table, by default.
 _REPLAY_AHEAD = 8
@@ -114,7 +114,11 @@ def add_spaces(
     """
     algorithm = experiment.algorithm
     try:
+        observation_spaces, masks = split_masks(observation_spaces)
         keys = algorithm.describe_spaces(observation_spaces, action_spaces)
+        if masks:
+            leaves = [name.removeprefix(MASK) for name in masks]
+            keys["masks"] = {leaf: list(action_spaces[leaf].sizes) for leaf in leaves}
         data = algorithm.model_dump(mode="json", by_alias=True, exclude_unset=True) | keys
         complete = type(algorithm).model_validate_json(json.dumps(data))
         complete.validate_spaces(observation_spaces, action_spaces)

@@ -410,6 +410,10 @@ class EnvironmentConfig(Settings):
     seed_resets: bool = False
     """Pass a new seed, drawn from each slot's own stream, to every reset; for environments whose
     later episodes do not continue the stream of the first seed."""
+    masks: Annotated[str, IN_JOBS] = "auto"
+    """Where environments of Gymnasium say which actions are legal: a leaf of a Dict observation or
+    an entry of info, bool, True for each legal choice; auto: `action_mask`, if there is one; off:
+    nowhere."""
     args: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments of the environment's constructor."""
     versions: Literal["on", "off"] = "on"

@@ -9,7 +9,16 @@ import numpy as np
 from relaax_like.config.leaves import ActionConfig, LeafConfig, ObservationConfig
 from relaax_like.config.network import NetworkConfig
 from relaax_like.wire.errors import InvalidInputError, RelaaxError
-from relaax_like.wire.spaces import ACTION, OBSERVATION, Box, Discrete, Space, Spaces, show_number
+from relaax_like.wire.spaces import (
+    ACTION,
+    OBSERVATION,
+    Box,
+    Discrete,
+    Space,
+    Spaces,
+    show_number,
+    split_masks,
+)
 
 # Keys of the section `algorithm` for the only leaf, named observation or action -> the same key of
 # a leaf that is listed.
@@ -26,6 +35,30 @@ def describe_mismatch(error: RelaaxError) -> str:
         f"{text}. A run that has begun keeps its spaces: choose the environment with which it was "
         "trained, or begin another run"
     )
+
+
+def validate_run_spaces(config: Any, observation_spaces: Spaces, action_spaces: Spaces) -> None:
+    """Refuses an environment whose spaces the algorithm cannot use; see `validate_spaces` of it.
+
+    Args:
+      config: the algorithm's.
+      observation_spaces: with those of masks, which do not concern it.
+      action_spaces: leaf -> space.
+
+    Raises:
+      InvalidInputError: a space does not fit; or a leaf with masks has another number of choices.
+    """
+    observation_spaces, _ = split_masks(observation_spaces)
+    config.validate_spaces(observation_spaces, action_spaces)
+    for leaf, sizes in config.masks.items():
+        space = action_spaces.get(leaf)
+        if space is None or tuple(space.sizes) != tuple(sizes):
+            came = "no such action" if space is None else space.describe()
+            raise InvalidInputError(
+                f"action_spaces: algorithm.masks has {leaf!r} with {show_number(sizes)} choices, "
+                f"but the environment has {came}; correct or remove the key",
+                "action_spaces",
+            )
 
 
 def validate_vector(spaces: Spaces, size: int) -> None:

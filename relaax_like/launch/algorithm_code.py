@@ -71,6 +71,7 @@ def make_model(experiment: Experiment) -> Any:
     with locate_errors(experiment.algorithm_folder):
         model = module.make_model(config, config.seed)
         _validate_kind(model, Model, module.make_model)
+        model.masks = config.masks
         validate_model(model)
     return model
 

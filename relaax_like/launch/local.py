@@ -21,16 +21,18 @@ from relaax_like.config.algorithm_folder import SLOTS, load_folder_module
 from relaax_like.config.loader import add_spaces, require_spaces
 from relaax_like.config.models import EnvironmentConfig, Experiment
 from relaax_like.config.seeds import derive_seed
+from relaax_like.config.spaces import validate_run_spaces
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.launch.algorithm_code import locate_errors
 from relaax_like.rlx_server.batch_slots import BatchSlots
+from relaax_like.rlx_server.greeting import MASKS
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.slots import SlotSpec
 from relaax_like.rlx_server.transition import ReceivedStep
 from relaax_like.runs.folders.versions import keep_versions
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError, describe_exception
-from relaax_like.wire.spaces import ACTION, OBSERVATION, RunSpaces
+from relaax_like.wire.spaces import ACTION, OBSERVATION, RunSpaces, split_masks
 from relaax_like.wire.versions import find_versions
 
 # How often a waiting agent checks whether it must stop.
@@ -82,6 +84,11 @@ class LocalAgents:
             host.on_ready = self._ready.set
         self._slots = host.make_slot_agents(SlotSpec(*self.spaces, slots.slots, name, exploit))
         self.has_state = isinstance(self._slots, BatchSlots)
+        if (why := self._slots.unsupported.get(MASKS)) and split_masks(self.spaces.observations)[1]:
+            raise ConfigError(
+                f"environment: it says which actions are legal, but {why}; set environment.masks: "
+                "off to play without"
+            )
 
     def step(
         self,
@@ -446,7 +453,7 @@ def validate_environment(experiment: Experiment, purpose: str) -> RunSpaces:
       ConfigError, Exception: see `open_slots`.
     """
     spaces = _find_spaces(experiment, purpose)
-    experiment.algorithm.validate_spaces(*spaces)
+    validate_run_spaces(experiment.algorithm, *spaces)
     return spaces
 
 

@@ -12,13 +12,13 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import find_experiment
 from relaax_like.config.run_spaces import find_run_spaces
-from relaax_like.config.spaces import describe_mismatch
+from relaax_like.config.spaces import describe_mismatch, validate_run_spaces
 from relaax_like.launch.saved_policy import SavedPolicy, read_snapshot
 from relaax_like.rlx_server.slots import Decision, Slots, SlotSpec
 from relaax_like.rlx_server.transition import ReceivedStep
 from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
+from relaax_like.wire.spaces import ACTION, MASK, OBSERVATION, Spaces, make_masks, split_masks
 
 _FIELD = "observation"
 
@@ -58,16 +58,18 @@ class Policy(Closing):
             experiment, observation_space, action_space
         )
         try:
-            experiment.algorithm.validate_spaces(self._observations.spaces, self._actions.spaces)
+            spaces = self._observations.spaces, self._actions.spaces
+            validate_run_spaces(experiment.algorithm, *spaces)
         except InvalidInputError as error:
             raise InvalidInputError(describe_mismatch(error), error.field) from None
+        self._masks = experiment.algorithm.masks
         self._saved = SavedPolicy(experiment, read_snapshot(experiment, version), "policy")
         self.version, self.global_t = self._saved.version, self._saved.global_t
         self._agents: Slots | None = None
         self._starts = True  # the agents have not acted yet
         self._ended = np.ones(0, np.bool_)  # [B], rows that begin an episode with the next step
 
-    def act(self, observation: Any, greedy: bool = True) -> Any:
+    def act(self, observation: Any, greedy: bool = True, mask: Any = None) -> Any:
         """Chooses an action for one observation, or for each of a batch.
 
         The observation is a batch if its first leaf has one axis more than the observation space.
@@ -77,6 +79,8 @@ class Policy(Closing):
           observation: an array of the space's shape, `[...]`, or a batch `[B, ...]`. Several leaves
             are a dict with their names as keys, or nested like the space. Images are uint8.
           greedy: choose the best action, as `relaax eval` does; False: draw one, as in training.
+          mask: which choices of the only action are legal, `[n] bool`, or `[B, n]`; of several
+            actions, a dict by name. None: all.
 
         Returns:
           The action for the environment, with the action space's dtype: for one observation an int
@@ -90,6 +94,7 @@ class Policy(Closing):
             agent's code or the model's policy failed.
         """
         values, slots, is_batch = self._read(observation)
+        values |= self._read_masks(mask, slots)
         agents = self._prepare(slots)
         decision = self._decide(agents, self._make_transition(values), greedy)
         self._starts = False
@@ -142,6 +147,30 @@ class Policy(Closing):
                 "observation: an empty batch, expected 1 or more observations", _FIELD
             )
         return spaces.to_leaves(observation, slots, _FIELD), slots, True
+
+    def _read_masks(self, mask: Any, slots: int) -> dict[str, np.ndarray]:
+        """Returns the masks by their names among the observations.
+
+        Raises:
+          InvalidInputError: the run has no masks, or one does not fit.
+        """
+        if mask is None:
+            return {}
+        given = mask if isinstance(mask, Mapping) else {ACTION: mask}
+        spaces = make_masks(self._actions.spaces)
+        found = {}
+        for leaf, flags in given.items():
+            name = f"{MASK}{leaf}"
+            if leaf not in self._masks or name not in spaces:
+                raise InvalidInputError(
+                    f"mask: of {leaf!r:.60}, but the run was trained with masks of "
+                    f"{sorted(self._masks) or 'no action'}; omit it",
+                    "mask",
+                )
+            array = np.asarray(flags)
+            array = array.reshape(slots, -1) if array.size else array
+            found[name] = spaces[name].validate(array.astype(np.bool_), slots, "mask")
+        return found
 
     def _prepare(self, slots: int) -> Slots:
         """Returns the agents of a batch of this size."""
@@ -211,7 +240,7 @@ def _find_spaces(
     """
     found, folder = find_run_spaces(experiment), experiment.algorithm_folder
     if observation_space is None:
-        spaces = found.observations
+        spaces, _ = split_masks(found.observations)
         observation_space = spaces.get(OBSERVATION, spaces) if len(spaces) == 1 else spaces
     if action_space is None:
         spaces = found.actions

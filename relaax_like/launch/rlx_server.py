@@ -359,7 +359,7 @@ def _report_clients(
             )
             if newest:
                 greeting = newest.pop()
-                link.propose_spaces(RunSpaces(greeting.observation_spaces, greeting.action_spaces))
+                link.propose_spaces(RunSpaces(greeting.inputs, greeting.action_spaces))
 
 
 def _make_environment() -> dict[str, str]:

@@ -340,6 +340,7 @@ def make_client_argv(experiment: Experiment, environment: EnvironmentConfig) -> 
         ("--action-repeat", environment.action_repeat, 1),
         ("--random-steps", environment.random_steps, 0),
         ("--max-episode-steps", environment.max_episode_steps, None),
+        ("--masks", environment.masks, "auto"),
     ):
         if value != default:
             argv += [flag, str(value)]

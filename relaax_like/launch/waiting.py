@@ -11,6 +11,7 @@ from relaax_like.config.address import Address
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_spaces import find_run_spaces, keep_run_spaces, write_run_spaces
+from relaax_like.config.spaces import validate_run_spaces
 from relaax_like.runs.processes.process import Shutdown, without_native_stderr
 from relaax_like.wire import failpoints
 from relaax_like.wire.errors import ConfigError, InvalidInputError, ServerUnavailableError
@@ -85,7 +86,7 @@ def make_proposer(experiment: Experiment) -> Propose:
         if proposal is not None:
             # Clients are compared with the settings by the agents' host.
             with lock, contextlib.suppress(ConfigError, InvalidInputError):
-                experiment.algorithm.validate_spaces(*proposal)
+                validate_run_spaces(experiment.algorithm, *proposal)
                 keep_run_spaces(experiment.run_dir, proposal)
         if not (spaces.observations and spaces.actions):
             raise InvalidInputError(

@@ -139,6 +139,25 @@ def pad_parts(x: Values, sizes: Sequence[int]) -> Values:
     return tf.stack(parts, axis=-2)
 
 
+def mark_any(mask: Values) -> Values:
+    """Maps `[..., n] bool` to the same shape: whether any of the n is True."""
+    if in_numpy(mask):
+        return np.broadcast_to(mask.any(-1, keepdims=True), mask.shape)
+    return tf.broadcast_to(tf.reduce_any(mask, -1, keepdims=True), tf.shape(mask))
+
+
+def split_last(x: Values, sizes: Sequence[int]) -> list[Values]:
+    """Splits `[..., sum(sizes)]` on the last axis."""
+    if in_numpy(x):
+        return np.split(x, np.cumsum(sizes)[:-1], axis=-1)
+    return tf.split(x, list(sizes), axis=-1)
+
+
+def concatenate_last(parts: Sequence[Values]) -> Values:
+    """Joins on the last axis."""
+    return np.concatenate(parts, -1) if in_numpy(parts[0]) else tf.concat(parts, -1)
+
+
 def draw_normal(random: Any, like: Values) -> Values:
     """Draws standard normal numbers of the shape of others.
 

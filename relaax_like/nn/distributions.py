@@ -22,6 +22,7 @@ import numpy as np
 
 from relaax_like.nn import arrays
 from relaax_like.nn.arrays import Values
+from relaax_like.wire.errors import InvalidInputError
 
 _LOG_2 = math.log(2.0)
 _LOG_2PI = math.log(2.0 * math.pi)
@@ -71,6 +72,21 @@ class Distribution(abc.ABC):
     def get_parameters(self) -> dict[str, Values]:
         """Returns the parameters of `mode` by name, such as `logits: [B, n]`; {}: unknown."""
         return {}
+
+    def restrict(self, mask: Values) -> Self:
+        """Returns the distribution over legal choices only; a row without any is not restricted.
+
+        Args:
+          mask: `[B, n] bool`, those of component 0, then of component 1, and so on.
+
+        Raises:
+          InvalidInputError: it does not choose among so many.
+        """
+        raise InvalidInputError(
+            f"{type(self).__name__} has no choices that a mask could restrict; return a "
+            "distribution of discrete choices, or define restrict(mask)",
+            "mask",
+        )
 
     def sample_with_log_prob(self, generator: Any) -> tuple[Any, Values]:
         """Draws one action per row; returns the actions and their log-probabilities.
@@ -161,6 +177,10 @@ class Categorical(Distribution):
         """See `Distribution`."""
         return {"logits": self.logits}
 
+    def restrict(self, mask: Values) -> "Categorical":
+        """See `Distribution`."""
+        return Categorical(restrict(self.logits, mask))
+
     def sample(self, generator: Any) -> Values:
         """Draws with the Gumbel-max trick: argmax(logits - log(e)), e exponential (Gumbel 1954)."""
         noise = arrays.draw_log_exponential(generator, self.logits)
@@ -210,16 +230,26 @@ class EpsilonGreedy(Categorical):
     Args:
       values: `[B, n] float32`, finite; the value of each action.
       epsilon: `[B]` or `[]`, 0 to 1.
+      mask: `[B, n] bool`, the actions that are legal; None: all.
     """
 
-    def __init__(self, values: Values, epsilon: Values):
-        self.values = values
+    def __init__(self, values: Values, epsilon: Values, mask: Values | None = None):
+        self.values = values if mask is None else restrict(values, mask)
+        self._given = values, epsilon
         epsilon = arrays.to_float(epsilon)[..., None]
-        best = arrays.mark_largest(values)
+        best = arrays.mark_largest(self.values)
+        shares = epsilon / values.shape[-1]
+        if mask is not None:
+            legal = arrays.to_float(self.values > -_INFINITY)
+            shares = epsilon * legal / arrays.add_last(legal)[..., None]
         with np.errstate(divide="ignore"):  # an action that cannot be chosen
-            logits = arrays.log(epsilon / values.shape[-1] + (1.0 - epsilon) * best)
+            logits = arrays.log(shares + (1.0 - epsilon) * best)
         # A NaN is never the largest value, but its log-probabilities are NaN.
         super().__init__(logits + 0.0 * values)
+
+    def restrict(self, mask: Values) -> "EpsilonGreedy":
+        """See `Distribution`."""
+        return EpsilonGreedy(*self._given, mask)
 
     def get_parameters(self) -> dict[str, Values]:
         """See `Distribution`."""
@@ -241,10 +271,21 @@ class DrawnEpsilonGreedy(EpsilonGreedy):
       epsilon: `[B]` or `[]`, 0 to 1.
     """
 
-    def __init__(self, means: Values, draw: Callable[[Any], Values], epsilon: Values):
-        super().__init__(means, epsilon)
+    def __init__(
+        self,
+        means: Values,
+        draw: Callable[[Any], Values],
+        epsilon: Values,
+        mask: Values | None = None,
+    ):
+        super().__init__(means, epsilon, mask)
         self._draw = draw
-        self._epsilon = epsilon
+        self._mask = mask
+
+    def restrict(self, mask: Values) -> "DrawnEpsilonGreedy":
+        """See `Distribution`."""
+        means, epsilon = self._given
+        return DrawnEpsilonGreedy(means, self._draw, epsilon, mask)
 
     def sample(self, generator: Any) -> Values:
         """Draws values, then an action."""
@@ -252,7 +293,8 @@ class DrawnEpsilonGreedy(EpsilonGreedy):
 
     def sample_with_log_prob(self, generator: Any) -> tuple[Values, Values]:
         """Draws values, then an action, whose log-probability is the one given these values."""
-        return EpsilonGreedy(self._draw(generator), self._epsilon).sample_with_log_prob(generator)
+        drawn = EpsilonGreedy(self._draw(generator), self._given[1], self._mask)
+        return drawn.sample_with_log_prob(generator)
 
 
 class MultiCategorical(Distribution):
@@ -265,12 +307,17 @@ class MultiCategorical(Distribution):
 
     def __init__(self, logits: Values, n: Sequence[int]):
         self.logits = logits
+        self._n = n
         # One Categorical [B, m, max(n)]: choices that a component does not have are impossible.
         self._components = Categorical(arrays.pad_parts(logits, n))
 
     def get_parameters(self) -> dict[str, Values]:
         """See `Distribution`."""
         return {"logits": self.logits}
+
+    def restrict(self, mask: Values) -> "MultiCategorical":
+        """See `Distribution`."""
+        return MultiCategorical(restrict(self.logits, mask, self._n), self._n)
 
     def sample(self, generator: Any) -> Values:
         """Draws each component, `[B, m] int64`."""
@@ -494,6 +541,25 @@ class TanhGaussian(Distribution):
     def kl(self, other: Self) -> Values:
         """Returns the KL of the two u: squashing both into the same box does not change it."""
         return self._base.kl(other._base)
+
+
+def restrict(values: Values, mask: Values, sizes: Sequence[int] = ()) -> Values:
+    """Returns values with minus infinity where a mask is False, unless a component has no True.
+
+    Such rows are those that nothing depends on, as of absent slots and of padding.
+
+    Args:
+      values: `[..., n] float32`.
+      mask: `[..., n] bool`.
+      sizes: number of choices of each component; (): there is one component.
+    """
+    if len(sizes) < 2:
+        legal = arrays.mark_any(mask)
+    else:
+        legal = arrays.concatenate_last(
+            [arrays.mark_any(part) for part in arrays.split_last(mask, sizes)]
+        )
+    return arrays.where(mask | ~legal, values, -_INFINITY)
 
 
 def squash(u: Values, low: np.ndarray, high: np.ndarray) -> Values:

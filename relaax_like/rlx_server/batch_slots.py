@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,10 +16,11 @@ from relaax_like.core.records import Episode
 from relaax_like.experience.ranges import UNWATCHED, Ranges
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, Executed
 from relaax_like.nn.action_heads import actions_from_wire, actions_to_wire
-from relaax_like.rlx_server.greeting import EXECUTED, PRESENT
+from relaax_like.rlx_server.greeting import EXECUTED, MASKS, PRESENT
 from relaax_like.rlx_server.slots import AgentFailure, Decision, Slots, SlotSpec
 from relaax_like.rlx_server.transition import Arrays, ReceivedStep
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
+from relaax_like.wire.spaces import split_masks
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +40,8 @@ class BatchSlots(Slots):
       needs_finals: whether the final observation of a terminated episode is needed, as for the goal
         that it has achieved.
       ranges: watch observations and executed actions; closed with the agent.
+      masks: name of each mask that the model reads -> its number of choices; those that the client
+        does not send are full of True.
     """
 
     blocking = False
@@ -52,9 +56,11 @@ class BatchSlots(Slots):
         shape: Callable[[Arrays], Arrays] | None = None,
         needs_finals: bool = False,
         ranges: Ranges = UNWATCHED,
+        masks: Mapping[str, int] = MappingProxyType({}),
     ):
         super().__init__(spec.slots, ranges)
         self._agent = agent
+        self._masks = {name: np.ones((spec.slots, n), np.bool_) for name, n in masks.items()}
         self._processor = processor
         self._action_spaces = spec.action_spaces
         self._shape = shape
@@ -67,6 +73,11 @@ class BatchSlots(Slots):
         self._rewards = max(part.stop for part in processor.reward_columns.values())
         self._all_begin = False
         self.unsupported = self._find_unsupported(plan)
+        if split_masks(spec.observation_spaces)[1] and not masks:
+            self.unsupported[MASKS] = (
+                "the settings of the run have no masks (algorithm.masks): a run that has begun "
+                "keeps them, so begin another one with this environment"
+            )
         self._given: Arrays = {}  # newest actions
 
     def _find_unsupported(self, plan: Plan) -> dict[str, str]:
@@ -138,6 +149,9 @@ class BatchSlots(Slots):
         if self._shape is not None:
             observations = None if observations is None else self._shape(observations)
             finals = None if finals is None else self._shape(finals)
+        if self._masks:
+            observations = None if observations is None else {**self._masks, **observations}
+            finals = None if finals is None else {**self._masks, **finals}
         if self._history is not None and finals is not None:
             finals = self._history.join_finals(finals)
         executed, begins = None, transition.ended

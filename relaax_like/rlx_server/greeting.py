@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.framing import PROTOCOL_VERSION
-from relaax_like.wire.spaces import Spaces, messages_to_spaces
+from relaax_like.wire.spaces import MASK, Spaces, make_masks, messages_to_spaces, split_masks
 from relaax_like.wire.versions import validate_versions
 
 # Optional parts of the protocol; see Hello.features.
 PING, MAX_WAIT, STEP_ID, TIMINGS = "ping", "max_wait", "step_id", "timings"
 VERSIONS, PRESENT, EXECUTED = "versions", "present", "executed"
 HELLO_PING = "hello_ping"  # ends with Ready, which does not list it
-FEATURES = frozenset({PING, MAX_WAIT, STEP_ID, TIMINGS, VERSIONS, PRESENT, EXECUTED})
-MASKS = "masks"  # decided, but not built
+MASKS = "masks"
+FEATURES = frozenset({PING, MAX_WAIT, STEP_ID, TIMINGS, VERSIONS, PRESENT, EXECUTED, MASKS})
 MAX_FEATURES = 32
 _MAX_WAIT_MS = 60_000
 _FEATURE_NAME = re.compile(r"[a-z0-9_]{1,50}")
@@ -28,6 +28,7 @@ class Greeting:
       slots: k.
       observation_spaces: leaf -> space.
       action_spaces: leaf -> space.
+      masks: of the leaves of actions, as `make_masks` returns them; {} without that feature.
       exploit: choose the best actions; learn nothing.
       features: features of the protocol that both client and server support.
       wants_pings: whether the client expects pings before `Ready`.
@@ -73,18 +74,34 @@ class Greeting:
         self.action_spaces: Spaces = messages_to_spaces(
             hello.action_spaces, "action_spaces", hello.slots
         )
+        if reserved := split_masks(self.observation_spaces)[1]:
+            raise InvalidInputError(
+                f"observation_spaces: leaf {next(iter(reserved))[:60]!r}: names that begin with "
+                f"{MASK!r} are reserved; rename it",
+                "observation_spaces",
+            )
         self.exploit = hello.mode == rlx_pb2.EXPLOIT
         features = _read_features(hello)
         self.features = FEATURES.intersection(features)
+        self.masks: Spaces = make_masks(self.action_spaces) if MASKS in self.features else {}
         self.wants_pings = HELLO_PING in features
         self.max_wait_sec = _read_max_wait(hello, MAX_WAIT in self.features)
         self.versions = validate_versions(hello.versions if VERSIONS in self.features else {})
-        self.unsupported: Mapping[str, str] = {MASKS: "this server does not support it yet"}
+        self.unsupported: Mapping[str, str] = {}
+        if MASKS in self.features and not self.masks:
+            self.withdraw({MASKS: "no leaf of the actions is discrete"})
+
+    @property
+    def inputs(self) -> Spaces:
+        """The spaces of observations and masks."""
+        return {**self.observation_spaces, **self.masks}
 
     def withdraw(self, unsupported: Mapping[str, str]) -> None:
         """Takes back features that the agents of this client do not support; says why."""
         self.unsupported = {**self.unsupported, **unsupported}
         self.features = self.features.difference(unsupported)
+        if MASKS not in self.features:
+            self.masks = {}
 
     def require(self, feature: str, field: str) -> None:
         """Refuses a field whose feature is off.
@@ -111,7 +128,7 @@ class Greeting:
                 (space.count_bytes(slots) or 0) + len(name) + 10 * len(space.shape) + 64
                 for name, space in spaces.items()
             )
-            for spaces in (self.observation_spaces, self.action_spaces)
+            for spaces in (self.inputs, self.action_spaces)
         )
         # Observations and final observations, and what was carried out; rewards of float64 and
         # five flags per slot.

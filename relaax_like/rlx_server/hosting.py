@@ -18,7 +18,7 @@ from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.client_view import ClientView
 from relaax_like.config.leaves import ObservationConfig
 from relaax_like.config.plan import Plan, get_rollout_steps, get_task_plan
-from relaax_like.config.spaces import describe_mismatch
+from relaax_like.config.spaces import describe_mismatch, validate_run_spaces
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.experience.ranges import Ranges, RangeWatch
@@ -34,7 +34,7 @@ from relaax_like.wire.errors import (
     RelaaxError,
     ServerUnavailableError,
 )
-from relaax_like.wire.spaces import Spaces
+from relaax_like.wire.spaces import MASK, Spaces, split_masks
 
 _START_WAIT_SEC = 5.0
 _VERBS = ("act", "reward_and_act", "reward_and_reset")
@@ -56,7 +56,7 @@ class AgentHost(abc.ABC):
     def make_agents(self, greeting: Greeting) -> Slots:
         """Builds the agents of a greeted client; see `make_slot_agents`."""
         spec = SlotSpec(
-            greeting.observation_spaces,
+            greeting.inputs,
             greeting.action_spaces,
             greeting.slots,
             make_client_id(greeting.client_name),
@@ -163,6 +163,7 @@ class BatchHost(AgentHost):
             _make_shaper(self._config, processors.values(), observation_spaces),
             any(self._get_plan(task).replaces_goals for task in processors),
             Ranges(self.ranges, observation_spaces, spec.action_spaces),
+            {MASK + leaf: sum(sizes) for leaf, sizes in self._config.masks.items()},
         )
 
     def make_agent(
@@ -346,14 +347,14 @@ class PlainHost(AgentHost):
             agent.exploit = spec.exploit
             return agent
 
-        spaces = spec.observation_spaces, spec.action_spaces
+        spaces = split_masks(spec.observation_spaces)[0], spec.action_spaces
         ranges = Ranges(self.ranges, *spaces)
         return PlainSlots(make_agent, clients, *spaces, not spec.exploit, ranges)
 
 
 def _validate_spaces(config: Any, spec: SlotSpec) -> None:
     try:
-        config.validate_spaces(spec.observation_spaces, spec.action_spaces)
+        validate_run_spaces(config, spec.observation_spaces, spec.action_spaces)
     except InvalidInputError as error:
         text = describe_mismatch(error) if spec.exploit else str(error)
         raise ProtocolError(text, "SPACE_MISMATCH", error.field) from error

@@ -26,7 +26,14 @@ from relaax_like.v1 import metrics_pb2, rlx_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.framing import PROTOCOL_VERSION
 from relaax_like.wire.ndarray import message_to_ndarray
-from relaax_like.wire.spaces import ACTION, MAX_LEAVES, OBSERVATION, Spaces, space_to_message
+from relaax_like.wire.spaces import (
+    ACTION,
+    MASK,
+    MAX_LEAVES,
+    OBSERVATION,
+    Spaces,
+    space_to_message,
+)
 
 Uint32 = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 _MAX_HELLO_BYTES = 1 << 20
@@ -51,7 +58,7 @@ _OPTIONAL |= {"mask": MASKS, "final_mask": MASKS}
 # Fields of the protocol that are spelled differently here.
 _SPELLED = re.compile(
     r"\b(observation_spaces|action_spaces|observations|final_observations|executed|actions|rewards"
-    r"|client_name)\b(?:\[([^\]]*)\])?"
+    r"|client_name|masks|final_masks)\b(?:\[([^\]]*)\])?"
 )
 _NAMES = {
     "observation_spaces": "observation",
@@ -61,6 +68,8 @@ _NAMES = {
     "actions": "action",
     "rewards": "reward",
     "client_name": "name",
+    "masks": "mask",
+    "final_masks": "final_mask",
 }
 
 
@@ -106,6 +115,7 @@ class JsonCodec:
         self._plain = {OBSERVATION: True, ACTION: True}  # whether it is one leaf without a name
         self._large: frozenset[str] = frozenset()  # actions with large integers
         self._nowhere = np.zeros(0, np.bool_)
+        self._masks: Spaces = {}
 
     def greet(self, greeting: Greeting) -> int:
         """See `Codec`."""
@@ -116,7 +126,7 @@ class JsonCodec:
         self._decoder = _make_decoder(
             [("hello", msgspec.Raw | msgspec.UnsetType, UNSET), *self._make_verbs(greeting)]
         )
-        spaces = (*greeting.observation_spaces.values(), *greeting.action_spaces.values())
+        spaces = (*greeting.inputs.values(), *greeting.action_spaces.values())
         numbers = sum(int(np.prod(space.shape, dtype=object)) + 8 for space in spaces)
         return (
             2 * greeting.slots * numbers * _NUMBER_BYTES + 2 * len(spaces) * _LEAF_BYTES
@@ -238,7 +248,9 @@ class JsonCodec:
             ("present", flags),
             ("step_id", Annotated[int, msgspec.Meta(ge=1, le=MAX_INTEGER)]),
         ]
-        start += [("mask", msgspec.Raw), ("final_mask", msgspec.Raw)]
+        self._masks = {name.removeprefix(MASK): space for name, space in greeting.masks.items()}
+        mask = self._make_leaves(self._masks, ACTION) if self._masks else msgspec.Raw
+        start += [("mask", mask), ("final_mask", mask)]
         outcome = [(name, flags) for name in ("terminated", "truncated", "overridden")]
         outcome += [("success", nest(bool | None, axis)), ("executed", action)]
         outcome += [("final_observation", observation), *start]
@@ -271,10 +283,11 @@ class JsonCodec:
             keys += 1
             if name in _OPTIONAL:
                 greeting.require(_OPTIONAL[name], name)
-            if name in ("observation", "final_observation", "executed"):
+            if name in _OF_LEAVES:
                 spaces, plain = greeting.observation_spaces, OBSERVATION
-                if name == "executed":
-                    spaces, plain = greeting.action_spaces, ACTION
+                if not name.endswith("observation"):
+                    plain = ACTION
+                    spaces = greeting.action_spaces if name == "executed" else self._masks
                 is_plain = self._plain[plain]
                 arrays[name], more = read_leaves(value, spaces, self._slots, name, is_plain)
                 keys += more
@@ -302,6 +315,7 @@ class JsonCodec:
             greeting.action_spaces,
             greeting.slots,
             running,
+            greeting.masks,
         )
 
     def _read_array(self, name: str, value: Any) -> np.ndarray:
@@ -331,7 +345,10 @@ _PLURALS = {
     "observation": "observations",
     "final_observation": "final_observations",
     "reward": "rewards",
+    "mask": "masks",
+    "final_mask": "final_masks",
 }
+_OF_LEAVES = ("observation", "final_observation", "executed", "mask", "final_mask")
 
 
 def _make_decoder(kinds: list[tuple[str, Any, Any]]) -> msgspec.json.Decoder[Any]:

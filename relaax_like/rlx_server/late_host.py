@@ -51,7 +51,7 @@ class LateHost(AgentHost):
     def make_agents(self, greeting: Greeting) -> Slots:
         """See `make_slot_agents`; waits for 10 minutes at most if the client is pinged."""
         if greeting.wants_pings:
-            spaces = RunSpaces(greeting.observation_spaces, greeting.action_spaces)
+            spaces = RunSpaces(greeting.inputs, greeting.action_spaces)
             self._prepare(None if greeting.exploit else spaces, PREPARING_SEC)
         return super().make_agents(greeting)
 

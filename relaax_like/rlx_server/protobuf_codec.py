@@ -77,7 +77,7 @@ class ProtobufCodec:
         """See `Codec`."""
         self._greeting = greeting
         self._reader = StepReader(
-            greeting.observation_spaces, greeting.action_spaces, greeting.slots
+            greeting.observation_spaces, greeting.action_spaces, greeting.slots, greeting.masks
         )
         return max(2 * greeting.count_step_bytes(), _MIN_MESSAGE_BYTES)
 
@@ -156,7 +156,12 @@ class ProtobufCodec:
             if sent if field not in ("present", "overridden") else step.HasField(field):
                 greeting.require(feature, field)
         transition = read_step(
-            step, greeting.observation_spaces, greeting.action_spaces, greeting.slots, running
+            step,
+            greeting.observation_spaces,
+            greeting.action_spaces,
+            greeting.slots,
+            running,
+            greeting.masks,
         )
         if transition.rewards is not None:
             self._reader.remember(body, transition)
@@ -185,7 +190,7 @@ class ProtobufCodec:
 
     def _validate_leaves(self, body: Body, number: int, start: int, stop: int) -> None:
         greeting = self._greeting
-        leaves = MAX_LEAVES if greeting is None else len(greeting.observation_spaces)
+        leaves = MAX_LEAVES if greeting is None else len(greeting.inputs)
         limit = 2 * leaves + _OTHER_FIELDS
         if greeting is not None and EXECUTED in greeting.features:
             limit += len(greeting.action_spaces)

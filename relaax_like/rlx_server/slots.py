@@ -8,7 +8,7 @@ import numpy as np
 
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.experience.ranges import UNWATCHED, Ranges
-from relaax_like.rlx_server.greeting import EXECUTED, PRESENT
+from relaax_like.rlx_server.greeting import EXECUTED, MASKS, PRESENT
 from relaax_like.rlx_server.transition import EndedEpisode, ReceivedStep
 from relaax_like.wire.errors import RelaaxError
 from relaax_like.wire.spaces import ACTION, OBSERVATION, Spaces
@@ -18,7 +18,7 @@ class SlotSpec(NamedTuple):
     """The slots that agents are made for.
 
     Attributes:
-      observation_spaces: leaf -> space.
+      observation_spaces: leaf -> space, with those of masks.
       action_spaces: leaf -> space.
       slots: k.
       client_id: of the agents.
@@ -72,7 +72,7 @@ class Slots(abc.ABC):
 
     blocking = True
     unsupported: Mapping[str, str] = dict.fromkeys(
-        (PRESENT, EXECUTED), "the agents of this algorithm run their own code (agent.py)"
+        (PRESENT, EXECUTED, MASKS), "the agents of this algorithm run their own code (agent.py)"
     )
 
     def __init__(self, slots: int, ranges: Ranges = UNWATCHED):

@@ -8,7 +8,7 @@ from relaax_like.rlx_server.transition import ReceivedStep, find_absent, validat
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.message_template import Layout, Path, Span
 from relaax_like.wire.ndarray import DTYPES
-from relaax_like.wire.spaces import Space, Spaces
+from relaax_like.wire.spaces import MASK, Space, Spaces
 
 # Names, shapes and the like of an ordinary array are shorter.
 _MAX_FRAME_BYTES = 1024
@@ -34,10 +34,12 @@ class StepReader:
       spaces: observation leaves of the hello.
       action_spaces: action leaves of the hello.
       slots: k.
+      masks: of the hello.
     """
 
-    def __init__(self, spaces: Spaces, action_spaces: Spaces, slots: int):
+    def __init__(self, spaces: Spaces, action_spaces: Spaces, slots: int, masks: Spaces):
         self._spaces = spaces
+        self._masks = {name.removeprefix(MASK): space for name, space in masks.items()}
         self._action_spaces = action_spaces
         self._slots = slots
         self._layout: Layout | None = None
@@ -65,6 +67,7 @@ class StepReader:
             return
         spans = {span.path: span for span in layout.spans}
         leaves = [(_STEP, "observations", name) for name in self._spaces]
+        leaves += [(_STEP, "masks", name) for name in self._masks]
         wanted = {*leaves, _REWARDS, *_FLAGS}
         if transition.step_id:
             wanted.add(_STEP_ID)
@@ -80,6 +83,8 @@ class StepReader:
         slots = self._slots
         self._rewards = _find_view(spans[_REWARDS], np.dtype(f"<f{item_bytes}"), (slots, -1))
         self._leaves = self._make_leaves(spans, "observations", self._spaces)
+        masks = self._make_leaves(spans, "masks", self._masks)
+        self._leaves += [(MASK + name, *rest) for name, *rest in masks]  # type: ignore[misc]
         self._executed = (
             self._make_leaves(spans, "executed", self._action_spaces) if executed else []
         )

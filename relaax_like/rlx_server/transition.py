@@ -8,7 +8,7 @@ import numpy as np
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.ndarray import message_to_ndarray
-from relaax_like.wire.spaces import Spaces, check_arrays, read_arrays
+from relaax_like.wire.spaces import MASK, Spaces, check_arrays, read_arrays
 
 Arrays = Mapping[str, np.ndarray]
 Sent = Mapping[str, Any]
@@ -17,6 +17,7 @@ _BOOL = np.dtype(np.bool_)
 _REWARDS = (np.dtype(np.float32), np.dtype(np.float64))
 _OUTCOME = ("rewards", "terminated", "truncated")
 _ARRAYS = (*_OUTCOME, "success", "present", "overridden")
+_NO_MASKS: Spaces = {}
 
 
 class EndedEpisode(NamedTuple):
@@ -64,7 +65,12 @@ class ReceivedStep(NamedTuple):
 
 
 def read_step(
-    step: rlx_pb2.Step, spaces: Spaces, action_spaces: Spaces, slots: int, running: bool
+    step: rlx_pb2.Step,
+    spaces: Spaces,
+    action_spaces: Spaces,
+    slots: int,
+    running: bool,
+    masks: Spaces = _NO_MASKS,
 ) -> ReceivedStep:
     """Reads and checks a received step; see `check_step`."""
     arrays: dict[str, Any] = {
@@ -72,18 +78,23 @@ def read_step(
         for name in _ARRAYS
         if step.HasField(name)
     }
-    maps = ["observations", "executed"]
+    maps = ["observations", "executed", "masks"]
     if any(arrays[name].any() for name in ("terminated", "truncated") if name in arrays):
-        maps.append("final_observations")  # which no other step has use for
+        maps += ["final_observations", "final_masks"]  # which no other step has use for
     for name in maps:
         if messages := getattr(step, name):
             arrays[name] = read_arrays(messages, name)
     arrays["step_id"] = step.step_id
-    return check_step(arrays, spaces, action_spaces, slots, running)
+    return check_step(arrays, spaces, action_spaces, slots, running, masks)
 
 
 def check_step(
-    step: Sent, spaces: Spaces, action_spaces: Spaces, slots: int, running: bool
+    step: Sent,
+    spaces: Spaces,
+    action_spaces: Spaces,
+    slots: int,
+    running: bool,
+    masks: Spaces = _NO_MASKS,
 ) -> ReceivedStep:
     """Checks a received step.
 
@@ -94,6 +105,7 @@ def check_step(
       action_spaces: action leaves of the hello.
       slots: k.
       running: whether actions were sent whose rewards are due.
+      masks: of the hello; they are returned with the observations, full of True where none is sent.
 
     Raises:
       ProtocolError: OUT_OF_ORDER: a part of the outcome is missing, or a part was sent at the wrong
@@ -101,9 +113,13 @@ def check_step(
       InvalidInputError: another part is missing, or a part has a wrong shape, dtype or value; the
         error names it.
     """
-    observations = None
+    observations: Arrays | None = None
     if "observations" in step:
         observations = check_arrays(step["observations"], spaces, slots, "observations")
+    if masks and observations is not None:
+        observations = _add_masks(observations, step, "masks", masks, slots)
+    elif "masks" in step:
+        raise InvalidInputError("masks: received without observations; send both", "masks")
     outcome_parts = [name for name in _OUTCOME if name in step]
     absent, step_id = None, step.get("step_id", 0)
     if "present" in step:
@@ -125,9 +141,30 @@ def check_step(
         )
     executed, overridden = _check_executed(step, action_spaces, slots)
     transition = _check_outcome(step, spaces, slots, observations)
+    if masks and transition.final_observations is not None:
+        finals, ended = transition.final_observations, transition.ended
+        finals = _add_masks(finals, step, "final_masks", masks, slots, ended)
+        transition = transition._replace(final_observations=finals)
     return transition._replace(
         step_id=step_id, absent=absent, executed=executed, overridden=overridden
     )
+
+
+def _add_masks(
+    observations: Arrays,
+    step: Sent,
+    field: str,
+    masks: Spaces,
+    slots: int,
+    chosen: np.ndarray | None = None,
+) -> Arrays:
+    """Returns the observations with the masks of a step."""
+    sent = step.get(field, {})
+    spaces = {name.removeprefix(MASK): space for name, space in masks.items()}
+    known = {leaf: space for leaf, space in spaces.items() if leaf in sent}
+    legal = {leaf: np.ones((slots, *space.shape), np.bool_) for leaf, space in spaces.items()}
+    legal |= check_arrays(sent, known, slots, field, chosen)
+    return {**observations, **{MASK + leaf: mask for leaf, mask in legal.items()}}
 
 
 def _check_executed(

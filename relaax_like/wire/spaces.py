@@ -29,10 +29,13 @@ from relaax_like.wire.ndarray import (
 
 OBSERVATION = "observation"
 ACTION = "action"
+# Beginning of the name under which a leaf's mask of legal choices stands among the observations,
+# from the rlx server to the model: `mask:action`. No leaf of a client begins with it.
+MASK = "mask:"
 MAX_LEAVES = 1000
 # Maximum size of the array of one leaf for all slots: no message is longer.
 MAX_LEAF_BYTES = 64 << 20
-_LEAF_NAME = re.compile(r"[A-Za-z0-9_\-./]{1,200}")
+_LEAF_NAME = re.compile(rf"(?:{MASK})?[A-Za-z0-9_\-./]{{1,200}}")
 MAX_DISCRETE = 1 << 31  # values of one integer
 # Maximum number of components of all MultiDiscrete leaves.
 MAX_COMPONENTS = 1 << 16
@@ -490,6 +493,30 @@ class MultiBinary(Space):
             raise InvalidInputError(f"{field}: {array[wrong][0]}, expected 0 or 1", field)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Mask(MultiBinary):
+    """Which choices of a leaf of the action space are legal: bool, component after component.
+
+    Attributes:
+      choices: number of choices of each component.
+    """
+
+    choices: tuple[int, ...] = ()
+    dtype: str = "bool"
+
+    def validate_range(self, array: np.ndarray, field: str) -> None:
+        """See `Space`; refuses a component without a legal choice."""
+        starts = np.cumsum((0, *self.choices[:-1]))
+        legal = np.logical_or.reduceat(array, starts, axis=1)
+        if not legal.all():
+            slot, component = np.argwhere(~legal)[0]
+            raise InvalidInputError(
+                f"{field}: no legal choice in slot {slot}, component {component}; mark at least "
+                "one of them true",
+                field,
+            )
+
+
 def show_number(n: int | Sequence[int]) -> str:
     """Returns a number, or the first few of several, for errors."""
     if isinstance(n, int):
@@ -581,6 +608,21 @@ KINDS: dict[str, type[Space]] = {
     "multi_discrete": MultiDiscrete,
     "multi_binary": MultiBinary,
 }
+
+
+def make_masks(action_spaces: Spaces) -> Spaces:
+    """Returns the mask of each leaf of discrete actions, by its name among the observations."""
+    return {
+        MASK + leaf: Mask(shape=(sum(space.sizes),), choices=space.sizes)
+        for leaf, space in action_spaces.items()
+        if isinstance(space, Discrete | MultiDiscrete) and space.sizes
+    }
+
+
+def split_masks(observations: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Returns the observations of a mapping by leaf, and the masks in it."""
+    masks = {name: value for name, value in observations.items() if name.startswith(MASK)}
+    return {name: observations[name] for name in observations if name not in masks}, masks
 
 
 def space_to_message(space: Space) -> rlx_pb2.Space:

@@ -773,7 +773,7 @@ def test_the_server_reads_its_ordinary_steps_by_their_layout(verbs: Any) -> None
 def are_ordinary(bodies: Sequence[bytes]) -> bool:
     """Whether the server reads steps by the layout of the first one."""
     spaces, moves = {"observation": Box(dtype="float32", shape=(3,))}, {"action": Discrete(n=5)}
-    reader = StepReader(spaces, moves, 1)
+    reader = StepReader(spaces, moves, 1, {})
     step = rlx_pb2.ClientMessage.FromString(bodies[0]).step
     reader.remember(bodies[0], read_step(step, spaces, moves, 1, True))
     return all(reader.read(body) is not None for body in bodies)

@@ -364,7 +364,7 @@ def test_layouts_and_steps_that_look_like_the_one_before() -> None:
             return
         assert layout.fits(data)
         assert layout.fill([data[span.start : span.stop] for span in layout.spans]) == data
-        reader = StepReader(SPACES, MOVES, 2)
+        reader = StepReader(SPACES, MOVES, 2, {})
         try:
             reader.remember(data, read_step(step, SPACES, MOVES, 2, running=True))
             got = reader.read(again)

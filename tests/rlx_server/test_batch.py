@@ -8,58 +8,18 @@ import time
 
 import numpy as np
 import pytest
-from support.batch import make_config, make_processor, serve_a2c
-from support.rlx import RawClient, ServerThread, array, make_next, make_step
+from support.batch import make_config, serve_a2c, serve_batch
+from support.rlx import RawClient, array, make_next, make_step
 
 from relaax_like.agent.online_helper import OnlineHelper
-from relaax_like.core.metrics import NullMetrics
-from relaax_like.core.prediction import TASK
 from relaax_like.experience.rollout import stack_history
 from relaax_like.parameter_server.stop_condition import StopCondition
-from relaax_like.rlx_server.admission import Admission
-from relaax_like.rlx_server.hosting import BatchHost
-from relaax_like.rlx_server.server import RlxServer
-from relaax_like.rlx_server.session import Session
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.framing import pack_frame
 from relaax_like.wire.ndarray import message_to_ndarray
 from relaax_like.wire.spaces import Box, Discrete, space_to_message
 
 CONFIG = make_config(layers=(8,), rollout_steps=4)
-
-
-@contextlib.contextmanager
-def serve(server, config=CONFIG, rollouts=None):
-    """Serves a2c; each submitted rollout is put into `rollouts`, too."""
-
-    def make():
-        processor = make_processor(config, server)
-        submit = processor.submit
-        if rollouts is not None:
-            processor.submit = lambda rollout, *rest: (
-                rollouts.append(rollout),
-                submit(rollout, *rest),
-            )
-        return processor
-
-    host = BatchHost(config, lambda: {TASK: make()})
-
-    def make_session(name):
-        options = {"max_slots": 8, "max_message_bytes": 1 << 20, "score_lines": False}
-        return Session(name, host.make_agents, NullMetrics(), **options)
-
-    rlx = RlxServer(
-        make_session,
-        Admission(16, 0),
-        max_message_bytes=1 << 20,
-        hello_timeout_sec=10,
-        idle_timeout_sec=60,
-        predict=host.predict,
-    )
-    host.on_ready = rlx.wake
-    with ServerThread(rlx, "127.0.0.1", 0) as running:
-        yield running.port
-    host.close()
 
 
 @pytest.fixture
@@ -70,7 +30,7 @@ def backend():
 
 @pytest.fixture
 def port(backend):
-    with serve(backend) as port:
+    with serve_batch(backend, CONFIG) as port:
         yield port
 
 
@@ -180,7 +140,7 @@ def test_exploiting_moves_nothing(backend, port):
 
 
 def test_the_end_of_training_is_told_to_batch_clients_too():
-    with serve_a2c(CONFIG, stop=StopCondition(8)) as backend, serve(backend) as port:
+    with serve_a2c(CONFIG, stop=StopCondition(8)) as backend, serve_batch(backend, CONFIG) as port:
         with RawClient(port) as client:
             greet(client, 2)
             answer = client.ask(make_step(observations=observe(2)))
@@ -206,7 +166,7 @@ def test_reward_and_reset_and_act_work_on_batch_agents(port):
 
 def test_statistics_of_what_training_clients_saw_reach_the_parameter_server():
     config = make_config(layers=(8,), rollout_steps=4, normalize_observations=True)
-    with serve_a2c(config) as backend, serve(backend, config) as port:
+    with serve_a2c(config) as backend, serve_batch(backend, config) as port:
         with RawClient(port) as client, RawClient(port) as watcher:
             greet(client, 2)
             greet(watcher, mode=rlx_pb2.EXPLOIT)
@@ -227,7 +187,7 @@ def test_statistics_of_what_training_clients_saw_reach_the_parameter_server():
 def test_the_model_sees_the_newest_observations_of_the_episode_at_hand():
     config = make_config(layers=(8,), rollout_steps=4, observation_history=2)
     rollouts = []
-    with serve_a2c(config) as backend, serve(backend, config, rollouts) as port:
+    with serve_a2c(config) as backend, serve_batch(backend, config, rollouts) as port:
         with RawClient(port) as client:
             greet(client)
             client.ask(make_step(observations=observe(1, value=1)))
@@ -267,7 +227,11 @@ def test_a_frame_may_come_in_pieces_and_several_at_once(port):
 
 def test_a_message_larger_than_the_buffer_is_read_whole():
     config = make_config(layers=(4,), rollout_steps=4, state_size=30_000)
-    with serve_a2c(config) as backend, serve(backend, config) as port, RawClient(port) as client:
+    with (
+        serve_a2c(config) as backend,
+        serve_batch(backend, config) as port,
+        RawClient(port) as client,
+    ):
         greet(client, 2, (30_000,))
         values = np.arange(60_000, dtype=np.float32).reshape(2, -1)
         observations = {"observation": array(values)}

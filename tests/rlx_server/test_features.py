@@ -243,7 +243,7 @@ def test_wrong_versions_are_refused(client, versions):
 
 
 def test_features_whose_meaning_is_decided_but_that_no_server_has_stay_off(client):
-    features = ["agents", "masks", "slot_versions"]
+    features = ["agents", "slot_versions"]
     hello = make_hello(slots=2, features=features, agents=["left", "right"], games=[0, 0])
     assert list(client.ask(hello).ready.features) == []
     assert client.ask(make_start(2)).WhichOneof("body") == "actions"
@@ -253,8 +253,9 @@ def test_features_whose_meaning_is_decided_but_that_no_server_has_stay_off(clien
 @pytest.mark.parametrize("field", ["masks", "final_masks"])
 @pytest.mark.parametrize("features", [[], ["masks"]], ids=["not asked for", "asked for"])
 def test_a_mask_is_refused_while_its_feature_is_off(client, field, features):
+    """Plain agents cannot use masks. covers PE20"""
     client.greet(features=features)
     client.ask(make_start())
     answer = client.ask(make_next(**{field: {"action": array(np.ones((1, 3)), "bool")}}))
     assert (answer.error.code, answer.error.field) == (rlx_pb2.OUT_OF_ORDER, field)
-    assert "does not support it yet" in answer.error.message
+    assert "run their own code" in answer.error.message

@@ -47,7 +47,7 @@ def read(reader, message):
 
 
 def make_reader(message, slots=2):
-    reader = StepReader(SPACES, MOVES, slots)
+    reader = StepReader(SPACES, MOVES, slots, {})
     assert read(reader, message) is None  # nothing to compare with yet
     reader.remember(
         message.SerializeToString(), read_step(message.step, SPACES, MOVES, slots, True)
@@ -135,7 +135,7 @@ def test_messages_with_more_in_them_are_always_parsed(more):
     message = make()
     body = message.SerializeToString() + more
     assert rlx_pb2.ClientMessage.FromString(body).HasField("step")
-    reader = StepReader(SPACES, MOVES, 2)
+    reader = StepReader(SPACES, MOVES, 2, {})
     reader.remember(body, read_step(message.step, SPACES, MOVES, 2, True))
     assert reader.read(body) is None
 

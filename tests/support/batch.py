@@ -1,5 +1,7 @@
 """a2c's pieces on a parameter server in the process."""
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,13 +14,19 @@ from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_m
 from relaax_like.config.encoder import OBSERVATION_KEYS
 from relaax_like.core.manifest import find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
+from relaax_like.core.prediction import TASK
 from relaax_like.learn.gradient_learner import GradientLearner
 from relaax_like.learn.gradients import GradientTask
 from relaax_like.learn.request_queue import RequestQueue
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
+from relaax_like.rlx_server.admission import Admission
+from relaax_like.rlx_server.hosting import BatchHost
+from relaax_like.rlx_server.server import RlxServer
+from relaax_like.rlx_server.session import Session
 
 from .requests import make_requests
+from .rlx import ServerThread
 
 
 def load(module: str, algorithm: str = "a2c") -> Any:
@@ -48,6 +56,7 @@ def make_algorithm(config: Any, seed: int = 0, xla: bool = True, algorithm: str 
     """Makes an algorithm with its model."""
     model = load("model", algorithm).make_model(config, seed)
     model.xla = xla and model.xla
+    model.masks = config.masks
     return load("algorithm", algorithm).make_algorithm(config, model, seed)
 
 
@@ -75,3 +84,41 @@ def make_processor(
     learner = GradientLearner(task, config.plan, client, requests, **options)
     actor = make_actor(make_algorithm(config, algorithm=algorithm).model, 0, config)
     return ComputationDataProcessor(actor, learner, client.metrics())
+
+
+@contextlib.contextmanager
+def serve_batch(server: ParameterServer, config: Any, rollouts: Any = None) -> Iterator[int]:
+    """Serves a2c, and yields the port; each submitted rollout is put into `rollouts`, too."""
+
+    def make() -> Any:
+        processor = make_processor(config, server)
+        submit = processor.submit
+        if rollouts is not None:
+            processor.submit = lambda rollout, *rest: (
+                rollouts.append(rollout),
+                submit(rollout, *rest),
+            )
+        return processor
+
+    host = BatchHost(config, lambda: {TASK: make()})
+
+    def make_session(name: str) -> Session:
+        options: dict[str, Any] = {
+            "max_slots": 8,
+            "max_message_bytes": 1 << 20,
+            "score_lines": False,
+        }
+        return Session(name, host.make_agents, NullMetrics(), **options)
+
+    rlx = RlxServer(
+        make_session,
+        Admission(16, 0),
+        max_message_bytes=1 << 20,
+        hello_timeout_sec=10,
+        idle_timeout_sec=60,
+        predict=host.predict,
+    )
+    host.on_ready = rlx.wake
+    with ServerThread(rlx, "127.0.0.1", 0) as running:
+        yield running.port
+    host.close()

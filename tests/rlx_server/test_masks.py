@@ -1,0 +1,183 @@
+"""Masks of legal actions from the client to the policy, over a real socket. covers PE20"""
+
+import json
+import socket
+
+import numpy as np
+import pytest
+from support.batch import make_config, serve_a2c, serve_batch
+from support.rlx import RawClient, array, make_hello, make_next, make_step
+
+from relaax_like.client import RlxClient
+from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.errors import ProtocolError
+from relaax_like.wire.ndarray import message_to_ndarray
+from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete, make_masks, space_to_message
+
+SIZES = {"move": [4], "arms": [3, 2]}
+ACTIONS = {"move": Discrete(n=4, start=2), "arms": MultiDiscrete(n=(3, 2), shape=(2,))}
+SEEN = {"observation": Box(dtype="float32", shape=(4,))}
+CONFIG = make_config(
+    layers=(8,),
+    rollout_steps=4,
+    num_actions=None,
+    actions={"move": {"num": 4}, "arms": {"num": (3, 2)}},
+    masks={name: tuple(sizes) for name, sizes in SIZES.items()},
+)
+MASKS = make_masks(ACTIONS)
+SLOTS = 3
+
+
+@pytest.fixture(scope="module")
+def port():
+    with serve_a2c(CONFIG) as server, serve_batch(server, CONFIG) as port:
+        yield port
+
+
+def draw_masks(random: np.random.Generator, slots: int = SLOTS) -> dict[str, np.ndarray]:
+    """Returns masks with one to all legal choices in each component."""
+    masks = {}
+    for name, sizes in SIZES.items():
+        parts = []
+        for n in sizes:
+            part = random.random((slots, n)) < 0.4
+            part[np.arange(slots), random.integers(n, size=slots)] = True
+            parts.append(part)
+        masks[name] = np.concatenate(parts, -1)
+    return masks
+
+
+def is_legal(actions: dict[str, np.ndarray], masks: dict[str, np.ndarray]) -> bool:
+    rows = np.arange(len(actions["move"]))
+    arms = actions["arms"]
+    return bool(
+        masks["move"][rows, actions["move"] - 2].all()
+        and masks["arms"][rows, arms[:, 0]].all()
+        and masks["arms"][rows, 3 + arms[:, 1]].all()
+    )
+
+
+@pytest.mark.parametrize("exploit", [False, True], ids=["drawn", "greedy"])
+def test_our_client_gets_legal_actions_only(port, exploit):
+    random = np.random.default_rng(0)
+    spaces = {**SEEN, **MASKS}
+    address = f"127.0.0.1:{port}"
+    with RlxClient(address, spaces, ACTIONS, slots=SLOTS, exploit=exploit) as client:
+        assert "masks" in client.features
+        answer, masks = None, None
+        for number in range(300):
+            if answer is not None:
+                assert is_legal(answer.actions, masks)
+            before, masks = masks, draw_masks(random)
+            values = {"observation": random.normal(size=(SLOTS, 4)).astype(np.float32)}
+            values |= {f"mask:{name}": mask for name, mask in masks.items()}
+            if answer is None:
+                answer = client.step(values)
+                continue
+            truncated = np.array([number % 7 == 0, False, False])
+            finals = dict(values)
+            if truncated.any():  # rows of slots that go on are ignored
+                finals |= {f"mask:{name}": mask & False for name, mask in before.items()}
+                for name in before:
+                    finals[f"mask:{name}"][0] = True
+            ones, zeros = np.ones(SLOTS), np.zeros(SLOTS, np.bool_)
+            answer = client.step(values, ones, zeros, truncated, finals)
+
+
+def greet(client: RawClient, features: tuple[str, ...] = ("masks",)) -> list[str]:
+    hello = make_hello(
+        features=features,
+        observation_spaces={k: space_to_message(v) for k, v in SEEN.items()},
+        action_spaces={k: space_to_message(v) for k, v in ACTIONS.items()},
+    )
+    return list(client.ask(hello).ready.features)
+
+
+def observe() -> dict:
+    return {"observations": {"observation": array(np.ones((1, 4)))}}
+
+
+@pytest.mark.parametrize(
+    ("masks", "field"),
+    [
+        ({"move": np.ones((1, 3))}, "masks[move]"),
+        ({"move": np.zeros((1, 4))}, "masks[move]"),
+        ({"arms": np.array([[1, 1, 1, 0, 0]])}, "masks[arms]"),
+        ({"legs": np.ones((1, 4))}, "masks"),
+    ],
+    ids=["too short", "nothing is legal", "nothing of the second component", "no such action"],
+)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_wrong_masks_are_refused_by_name(port, masks, field, is_first):
+    with RawClient(port) as client:
+        greet(client)
+        fields = {"masks": {k: array(v, "bool") for k, v in masks.items()}, **observe()}
+        if is_first:
+            answer = client.ask(make_step(**fields))
+        else:
+            legal = {k: array(np.ones((1, sum(n))), "bool") for k, n in SIZES.items()}
+            client.ask(make_step(masks=legal, **observe()))
+            for _ in range(3):  # then the layout is known
+                client.ask(make_next(masks=legal, **observe()))
+            answer = client.ask(make_next(**fields))
+        assert (answer.error.code, answer.error.field) == (rlx_pb2.INVALID_FIELD, field)
+
+
+def test_a_leaf_without_a_mask_and_a_client_without_masks_can_do_everything(port):
+    for features in (("masks",), ()):
+        with RawClient(port) as client:
+            assert greet(client, features) == list(features)
+            chosen = set()
+            answer = client.ask(make_step(**observe()))
+            for _ in range(200):
+                chosen.add(int(message_to_ndarray(answer.actions.actions["move"])[0]))
+                answer = client.ask(make_next(**observe()))
+            assert chosen == {2, 3, 4, 5}
+
+
+def test_observations_cannot_have_the_names_of_masks(port):
+    with RawClient(port) as client:
+        spaces = {"mask:move": space_to_message(Box(dtype="float32", shape=(4,)))}
+        answer = client.ask(make_hello(observation_spaces=spaces))
+        assert answer.error.field == "observation_spaces"
+
+
+def test_masks_in_json(port):
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        lines = connection.makefile("rw")
+
+        def ask(message: dict) -> dict:
+            lines.write(json.dumps(message) + "\n")
+            lines.flush()
+            return json.loads(lines.readline())
+
+        action = {"move": {"discrete": 4, "start": 2}, "arms": {"multi_discrete": [3, 2]}}
+        hello = {"name": "j", "observation": {"box": [4]}, "action": action, "features": ["masks"]}
+        assert ask({"hello": hello})["ready"]["features"] == ["masks"]
+        mask = {"move": [False, True, False, False], "arms": [False, False, True, True, False]}
+        step = {"observation": [1, 2, 3, 4], "mask": mask}
+        answer = ask({"act": step})
+        for _ in range(20):
+            assert answer["action"] == {"move": 3, "arms": [2, 0]}
+            answer = ask({"reward_and_act": {"reward": 1, **step}})
+        wrong = {"move": [False] * 4, "arms": [True] * 5}
+        answer = ask({"reward_and_act": {"reward": 1, **step, "mask": wrong}})
+        assert answer["error"]["field"] == "mask.move"
+
+
+def test_a_run_without_masks_says_why_and_our_client_refuses_to_play(backend_without):
+    address = f"127.0.0.1:{backend_without}"
+    with pytest.raises(ProtocolError, match=r"masks: .*begun without masks"):
+        RlxClient(address, {**SEEN, **MASKS}, ACTIONS)
+    with RawClient(backend_without) as client:
+        assert greet(client) == []
+        answer = client.ask(make_step(masks={"move": array(np.ones((1, 4)), "bool")}, **observe()))
+        assert (answer.error.code, answer.error.field) == (rlx_pb2.OUT_OF_ORDER, "masks")
+        assert "algorithm.masks" in answer.error.message
+
+
+@pytest.fixture
+def backend_without():
+    config = CONFIG.model_copy(update={"masks": {}})
+    with serve_a2c(config) as server, serve_batch(server, config) as port:
+        yield port
