@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
@@ -156,9 +157,11 @@ class SpaceCodec(SpaceValues):
         """See `SpaceValues`; takes a nested batch."""
         return _get_first(self._gym_space, values)
 
-    def sample(self, slots: int, rng: np.random.Generator) -> Any:
+    def sample(
+        self, slots: int, rng: np.random.Generator, observations: Any = MappingProxyType({})
+    ) -> Any:
         """See `SpaceValues`; returns a nested batch."""
-        return self.unpack(super().sample(slots, rng))
+        return self.unpack(super().sample(slots, rng, observations))
 
     def _flatten(self, values: Any, field: str) -> Any:
         """Returns a bare value, or leaf name -> value, with any leading axes.

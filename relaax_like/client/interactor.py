@@ -13,16 +13,15 @@ from typing import Any, Protocol
 import numpy as np
 
 from relaax_like.client.outcome import validate_outcome
-from relaax_like.client.values import SpaceValues, UserSpace, Values, draw_legal
+from relaax_like.client.values import SpaceValues, UserSpace, Values
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, ServerUnavailableError
-from relaax_like.wire.spaces import ACTION, MASK
+from relaax_like.wire.spaces import ACTION
 
 logger = logging.getLogger(__name__)
 # A limit is suspected when so many of the newest episodes ended terminated at the same length.
 _NEWEST, _EQUAL, _MIN_LENGTH = 20, 10, 10
 # A call of the environments that takes longer is reported, and again after each further interval.
-_MASK = f"{MASK}{ACTION}"
 _SLOW_SEC, _AGAIN_SEC, _POLL_SEC = 10.0, 30.0, 1.0
 
 
@@ -386,9 +385,7 @@ class Interactor:
     def _randomize(self, observations: Values, mask: np.ndarray) -> Values:
         """Steps the slots in `mask` with random actions; returns the observations after that."""
         for _ in range(self._random_steps):
-            actions = self._actions.sample(self._env_slots.slots, self._rng)
-            if isinstance(observations, dict) and (legal := observations.get(_MASK)) is not None:
-                actions = draw_legal(self._env_slots.action_space, legal, self._rng)
+            actions = self._actions.sample(self._env_slots.slots, self._rng, observations)
             if self._partial_step is not None:
                 observations = self._partial_step(actions, mask).observations
             else:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Hashable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from relaax_like.client.arrays import validate_array
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
-from relaax_like.wire.spaces import MASK, Discrete, MultiDiscrete, Space, Spaces
+from relaax_like.wire.spaces import MASK, Discrete, MultiDiscrete, Space, Spaces, split_masks
 
 # What users pass: one leaf, or named leaves.
 UserSpace = Space | Mapping[str, Space]
@@ -131,13 +132,23 @@ class SpaceValues:
             return _first(self.spaces[self._name], values)
         return {name: _first(self.spaces[name], leaf) for name, leaf in values.items()}
 
-    def sample(self, slots: int, rng: np.random.Generator) -> Values:
+    def sample(
+        self, slots: int, rng: np.random.Generator, observations: Any = MappingProxyType({})
+    ) -> Values:
         """Draws random values, `[slots, ...]`: uniform between the limits of the space.
+
+        Of actions, only legal ones where there are masks among the observations.
 
         Components of a Box of floats that lack a bound are drawn from a standard normal
         distribution, folded to the inner side of the other bound, if there is one.
         """
-        leaves = {name: s.sample(slots, rng) for name, s in self.spaces.items()}
+        masks = split_masks(observations)[1] if isinstance(observations, Mapping) else {}
+        leaves = {
+            name: _draw_legal(space, masks[MASK + name], rng)
+            if MASK + name in masks
+            else space.sample(slots, rng)
+            for name, space in self.spaces.items()
+        }
         return SpaceValues.from_leaves(self, leaves)
 
     def _from_wire(self, name: str, leaf: np.ndarray) -> np.ndarray:
@@ -174,19 +185,12 @@ class SpaceValues:
         return space.validate(array, slots, field, chosen)
 
 
-def draw_legal(space: Any, mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Draws legal choices of one leaf of discrete actions, all of them alike, `[k, *shape]`.
-
-    Args:
-      space: the leaf.
-      mask: `[k, n] bool`; see `make_masks`.
-      rng: of the draws.
-    """
+def _draw_legal(space: Space, mask: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Draws one of the legal choices of each component, as `Space.sample` draws one of all."""
     noise = np.where(mask, rng.random(mask.shape), -1.0)
     parts = np.split(noise, np.cumsum(space.sizes)[:-1], axis=-1)
-    chosen = np.stack([part.argmax(-1) for part in parts], -1)
-    start = space.start if isinstance(space, Discrete) else space.get_start()
-    return (chosen.reshape(len(mask), *space.shape) + start).astype(DTYPES[space.dtype])
+    chosen = np.stack([part.argmax(-1) for part in parts], -1).reshape(len(mask), *space.shape)
+    return (chosen + getattr(space, "start", 0)).astype(DTYPES[space.dtype])
 
 
 def _first(space: Space, leaf: np.ndarray) -> Any:

@@ -41,7 +41,7 @@ from relaax_like.nn.action_heads import actions_from_wire
 from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.wire.errors import ConfigError
-from relaax_like.wire.spaces import ACTION, Box, Space, Spaces
+from relaax_like.wire.spaces import ACTION, MASK, Box, Space, Spaces, split_masks
 
 logger = logging.getLogger(__name__)
 
@@ -261,9 +261,15 @@ class _RandomActor:
     def act(self, inputs: Arrays, states: Arrays, *_: Any) -> Prediction:
         """Draws actions; the memory stays as it is."""
         rows = len(next(iter(inputs.values())))
-        drawn = self._values.to_leaves(self._values.sample(rows, self._random), rows, ACTION)
+        sampled = self._values.sample(rows, self._random, inputs)
+        drawn = self._values.to_leaves(sampled, rows, ACTION)
         actions = {name: actions_from_wire(self._spaces[name], a) for name, a in drawn.items()}
-        return Prediction(actions, dict(states), np.full(rows, self._log_prob, np.float32), 0)
+        log_prob = np.full(rows, self._log_prob, np.float32)
+        for name, mask in split_masks(inputs)[1].items():
+            sizes = self._spaces[name.removeprefix(MASK)].sizes
+            for part, n in zip(np.split(mask, np.cumsum(sizes)[:-1], -1), sizes, strict=True):
+                log_prob += np.log(n / part.sum(-1)).astype(np.float32)
+        return Prediction(actions, dict(states), log_prob, 0)
 
 
 def _find_log_size(leaf: str, space: Space) -> float:
