@@ -17,7 +17,7 @@ const MAX_DEPTH = 64
 # Settings: longest waits, for an answer from ping to ping, and features to ask for.
 var connect_seconds = 10.0
 var answer_seconds = 60.0
-var wanted = ["executed", "hello_ping", "masks", "ping", "present", "slot_versions", "step_id"]
+var wanted = ["executed", "hello_ping", "ping", "present", "slot_versions", "step_id"]
 
 # Features that are on.
 var features = []
@@ -181,7 +181,8 @@ func _greet(address, hello):
 func _require(keys):
 	for key in keys:
 		if key in NEEDS and not NEEDS[key] in features:
-			return _refuse(key, "ready.features of this server does not list " + NEEDS[key])
+			return _refuse(key, "ready.features of this server does not list " + NEEDS[key]
+					+ ": it is not in wanted, or the run does not support it")
 	return true
 
 

@@ -106,7 +106,8 @@ func send(message: Dictionary) -> bool:
 	if verb in ["act", "reward_and_act", "reward_and_reset"]:
 		for key in message[verb]:
 			if key in NEEDS and NEEDS[key] not in features:
-				return _refuse(key, "ready.features of this server does not list " + NEEDS[key])
+				return _refuse(key, "ready.features of this server does not list " + NEEDS[key]
+						+ ": it is not in wanted, or the run does not support it")
 		if "step_id" in features:
 			_step_id += 1
 			message = {verb: message[verb].merged({"step_id": _step_id}, true)}

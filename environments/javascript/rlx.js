@@ -40,8 +40,8 @@
     present: ["present", "flags", "present"],
     executed: ["executed", "action", "executed"],
     overridden: ["overridden", "flags", "executed"],
-    mask: ["mask", "any", "masks"],
-    finalMask: ["final_mask", "any", "masks"],
+    mask: ["mask", "flags", "masks"],
+    finalMask: ["final_mask", "flags", "masks"],
     stepId: ["step_id", "any", "step_id"],
   };
   // Of each dtype, the typed array with its bytes; float16 and bfloat16 have no such array.
@@ -92,10 +92,13 @@
     return space.dtype || ("box" in space ? "float32" : "multi_binary" in space ? "int8" : "int64");
   }
 
-  // Checks numbers in nested lists; true and false become numbers, or the reverse.
+  // Checks numbers in nested lists; true and false become numbers, or the reverse. Masks can have
+  // names.
   function encodeNumbers(value, isBool, field) {
     if (Array.isArray(value)) return value.map((one) => encodeNumbers(one, isBool, field));
     if (ArrayBuffer.isView(value)) return encodeNumbers(Array.from(value), isBool, field);
+    if (isBool && isObject(value)) return Object.fromEntries(
+      Object.entries(value).map(([k, one]) => [k, encodeNumbers(one, true, `${field}.${k}`)]));
     const isNumber = typeof value === "number" && Number.isFinite(value);
     if (!isNumber && typeof value !== "boolean") {
       const text = String(value).slice(0, 40);
@@ -412,7 +415,7 @@
     #require(feature, key) {
       if (!this.features.includes(feature)) {
         const cure = this.#options.features.includes(feature) || key in HELLO_KEYS
-          ? "leave it out: this server or its algorithm does not support it"
+          ? (feature === "masks" ? "begin a run with masks" : "leave it out: it is not supported")
           : `list "${feature}" in the option features`;
         refuse(key, `the feature ${feature} is off`, cure);
       }

@@ -17,10 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 from support import counters, drivers, page_program
+from support.batch import serve_a2c, serve_batch
 from support.certificates import ENVIRONMENT, Authority
 from support.cluster import ROOT, find_tool
 from support.doors import message_to_json
 from support.drivers import Driver, Setup
+from support.masked import ACTIONS, CONFIG, SLOTS, draw_masks, is_legal
 from support.replay_server import ReplayServer
 from support.web_server import serve_folder
 from support.wire import FOLDER as RECORDED
@@ -230,3 +232,64 @@ def check_answer(
         for name, array in given.items():
             np.testing.assert_array_equal(array, message_to_ndarray(wanted.actions[name], name))
             assert answer["version"] == wanted.version
+
+
+# Masks of legal actions. covers PE20
+
+IN_JSON = ("JavaScript", "page", "Godot 3", "Godot 4", "Lua", "shell")
+MASKED_HELLO = {
+    "name": "masked",
+    "slots": SLOTS,
+    "observation": {"box": [4]},
+    "action": {"move": {"discrete": 4, "start": 2}, "arms": {"multi_discrete": [3, 2]}},
+    "features": ["masks"],
+}
+
+
+def to_lists(masks: dict[str, np.ndarray]) -> dict[str, Any]:
+    return {name: mask.tolist() for name, mask in masks.items()}
+
+
+@pytest.mark.parametrize("language", IN_JSON, indirect=True)
+def test_clients_in_json_send_masks_and_get_legal_actions_only(setup: Setup) -> None:
+    random = np.random.default_rng(0)
+    with (
+        serve_a2c(CONFIG) as server,
+        serve_batch(server, CONFIG) as port,
+        drivers.start(setup, f"127.0.0.1:{port}") as driver,
+    ):
+        assert "masks" in driver.ask({"hello": MASKED_HELLO})["ready"]["features"]
+        seen = np.zeros((SLOTS, 4)).tolist()
+        masks = draw_masks(random)
+        answer = driver.ask({"act": {"observation": seen, "mask": to_lists(masks)}})
+        step: dict[str, Any] = {}
+        for number in range(60):
+            assert is_legal(drivers.to_arrays(answer["action"], ACTIONS, SLOTS), masks)
+            before, masks = masks, draw_masks(random)
+            step = {"reward": [1.0] * SLOTS, "observation": seen, "mask": to_lists(masks)}
+            step["truncated"] = [number % 7 == 0, False, False]
+            if number % 7 == 0:
+                step |= {"final_observation": seen, "final_mask": to_lists(before)}
+            answer = driver.ask({"reward_and_act": step})
+        # Final masks reach the server, which looks at the rows of slots that end.
+        step["truncated"] = [True, False, False]
+        step |= {"final_observation": seen, "final_mask": to_lists(masks)}
+        step["final_mask"]["move"][0] = [False] * 4
+        error = driver.ask({"reward_and_act": step})["error"]
+        assert (error["code"], error["field"]) == ("INVALID_FIELD", "final_mask.move")
+
+
+@pytest.mark.parametrize("language", IN_JSON, indirect=True)
+def test_clients_in_json_refuse_to_play_if_the_run_has_no_masks(setup: Setup) -> None:
+    config = CONFIG.model_copy(update={"masks": {}})
+    masks = to_lists(draw_masks(np.random.default_rng(0)))
+    with (
+        serve_a2c(config) as server,
+        serve_batch(server, config) as port,
+        drivers.start(setup, f"127.0.0.1:{port}") as driver,
+    ):
+        assert "masks" not in driver.ask({"hello": MASKED_HELLO})["ready"]["features"]
+        first = {"observation": np.zeros((SLOTS, 4)).tolist(), "mask": masks}
+        error = driver.ask({"act": first})["error"]
+        assert error["field"] == "mask"
+        assert error["code"] in ("CALL", "INVALID_FIELD", "OUT_OF_ORDER")

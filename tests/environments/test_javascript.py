@@ -15,8 +15,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from support.batch import serve_a2c, serve_batch
 from support.certificates import ENVIRONMENT, Authority, write_private, write_tokens
 from support.cluster import Cluster, Program
+from support.masked import CONFIG
 from support.node import FOLDER, Echo, Left, LineServer, Node, ready, serve
 from support.rlx import RecordingAgent
 from support.wire import serve as serve_recorded
@@ -266,6 +268,37 @@ def test_features_that_are_on_are_used(node: Node, scheme: str, tmp_path: Path) 
     assert {"executed", "max_wait", "ping", "step_id", "timings", "versions"} <= set(features)
     assert version == 7
     assert "total_us" in timings
+
+
+MASKED = """
+const options = {
+  observation: { box: [4] }, address: given.address, features: ["masks"],
+  action: { move: { discrete: 4, start: 2 }, arms: { multi_discrete: [3, 2] } },
+};
+const client = await connect(options);
+const mask = { move: new Uint8Array([0, 1, 0, 0]), arms: [0, false, 1, true, 0] };
+const step = (more) => client.rewardAndAct(1, [0, 0, 0, 0], { mask, ...more });
+const first = await attempt(client.act([0, 0, 0, 0], { mask }));
+return first || [await step(), await step({ mask: { ...mask, move: [NaN, 1, 1, 1] } })];
+"""
+
+
+def test_masks_can_be_numbers_and_bytes(node: Node) -> None:
+    """covers PE20"""
+    with serve_a2c(CONFIG) as server, serve_batch(server, CONFIG) as port:
+        error = node.run(MASKED, address=f"127.0.0.1:{port}")
+        assert (error["code"], error["field"]) == ("INVALID_FIELD", "mask.move")
+        action, _ = node.run(MASKED.replace("NaN", "0"), address=f"127.0.0.1:{port}")
+    assert action == {"move": 3, "arms": [2, 0]}
+
+
+def test_a_run_without_masks_is_not_played_without_them(node: Node) -> None:
+    """covers PE20"""
+    config = CONFIG.model_copy(update={"masks": {}})
+    with serve_a2c(config) as server, serve_batch(server, config) as port:
+        error = node.run(MASKED, address=f"127.0.0.1:{port}")
+    assert (error["code"], error["field"]) == ("INVALID_FIELD", "mask")
+    assert error["cure"].startswith("begin a run with masks")
 
 
 def test_a_token_and_tls(node: Node, tmp_path: Path) -> None:

@@ -5,56 +5,24 @@ import socket
 
 import numpy as np
 import pytest
-from support.batch import make_config, serve_a2c, serve_batch
+from support.batch import serve_a2c, serve_batch
+from support.masked import ACTIONS, CONFIG, SIZES, SLOTS, draw_masks, is_legal
 from support.rlx import RawClient, array, make_hello, make_next, make_step
 
 from relaax_like.client import RlxClient
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import ProtocolError
 from relaax_like.wire.ndarray import message_to_ndarray
-from relaax_like.wire.spaces import Box, Discrete, MultiDiscrete, make_masks, space_to_message
+from relaax_like.wire.spaces import Box, make_masks, space_to_message
 
-SIZES = {"move": [4], "arms": [3, 2]}
-ACTIONS = {"move": Discrete(n=4, start=2), "arms": MultiDiscrete(n=(3, 2), shape=(2,))}
 SEEN = {"observation": Box(dtype="float32", shape=(4,))}
-CONFIG = make_config(
-    layers=(8,),
-    rollout_steps=4,
-    num_actions=None,
-    actions={"move": {"num": 4}, "arms": {"num": (3, 2)}},
-    masks={name: tuple(sizes) for name, sizes in SIZES.items()},
-)
 MASKS = make_masks(ACTIONS)
-SLOTS = 3
 
 
 @pytest.fixture(scope="module")
 def port():
     with serve_a2c(CONFIG) as server, serve_batch(server, CONFIG) as port:
         yield port
-
-
-def draw_masks(random: np.random.Generator, slots: int = SLOTS) -> dict[str, np.ndarray]:
-    """Returns masks with one to all legal choices in each component."""
-    masks = {}
-    for name, sizes in SIZES.items():
-        parts = []
-        for n in sizes:
-            part = random.random((slots, n)) < 0.4
-            part[np.arange(slots), random.integers(n, size=slots)] = True
-            parts.append(part)
-        masks[name] = np.concatenate(parts, -1)
-    return masks
-
-
-def is_legal(actions: dict[str, np.ndarray], masks: dict[str, np.ndarray]) -> bool:
-    rows = np.arange(len(actions["move"]))
-    arms = actions["arms"]
-    return bool(
-        masks["move"][rows, actions["move"] - 2].all()
-        and masks["arms"][rows, arms[:, 0]].all()
-        and masks["arms"][rows, 3 + arms[:, 1]].all()
-    )
 
 
 @pytest.mark.parametrize("exploit", [False, True], ids=["drawn", "greedy"])

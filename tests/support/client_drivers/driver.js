@@ -13,8 +13,12 @@ function toOptions({ max_wait_ms: maxWaitMs, protocol_version: unused, ...hello 
   return maxWaitMs === undefined ? hello : { ...hello, maxWaitMs };
 }
 
-function toStep({ final_observation: finalObservation, step_id: stepId, ...step }) {
-  return { ...step, ...(finalObservation && { finalObservation }), ...(stepId && { stepId }) };
+function toStep(message) {
+  const { final_observation: finalObservation, final_mask: finalMask, ...rest } = message;
+  const { step_id: stepId, ...step } = rest;
+  if (finalObservation) step.finalObservation = finalObservation;
+  if (finalMask) step.finalMask = finalMask;
+  return stepId ? { ...step, stepId } : step;
 }
 
 async function makeCall([kind, content], address, ca) {
