@@ -128,7 +128,7 @@ struct Options {
     std::vector<std::pair<std::string, std::string>> versions; /* package, version */
     std::vector<std::string> agents;                           /* one name for each slot */
     std::vector<std::uint32_t> games;                          /* one number for each slot */
-    bool masks = false; /* of action leaves with n; set them before each verb */
+    bool masks = false; /* of action leaves with n, see set_mask; only for runs that have them */
     void (*report)(const char* line) = nullptr; /* nullptr: prints the lines */
 };
 
@@ -247,12 +247,13 @@ class Client {
         present_ = slots.empty() ? nullptr : copy("present", slots);
         more_.present = present_.get();
     }
-    /* Sets the choices of an action leaf that are allowed in a slot, with Options.masks. */
-    void set_mask(const std::string& leaf, const std::vector<bool>& allowed, int slot = 0) {
-        masks_.set_flags(leaf, allowed, slot);
+    /* Sets the choices of an action leaf that are legal in a slot, with Options.masks: at the
+     * observation, or at the last one of an ended episode. At first all are. */
+    void set_mask(const std::string& leaf, const std::vector<bool>& legal, int slot = 0) {
+        masks_.set_flags(leaf, legal, slot);
     }
-    void set_final_mask(const std::string& leaf, const std::vector<bool>& allowed, int slot = 0) {
-        final_masks_.set_flags(leaf, allowed, slot);
+    void set_final_mask(const std::string& leaf, const std::vector<bool>& legal, int slot = 0) {
+        final_masks_.set_flags(leaf, legal, slot);
     }
 
     /* Reports that the environment is alive. */

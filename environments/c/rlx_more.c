@@ -218,8 +218,9 @@ rlx_status rlx_more_connect(rlx_more *more) {
     if (!status) read_features(more, features, ready);
     for (int i = 0; !status && i < NUM_FEATURES; i++)
         if (features[i].wanted && features[i].setting && !rlx_has(more, features[i].name))
-            status = fail(client, RLX_INVALID, "%s: the server at %s does not support it; update "
-                          "the server, or do not set it", features[i].setting, client->address);
+            status = fail(client, RLX_INVALID, "%s: the server at %s, or its run, does not support "
+                          "it; use another, or leave it unset", features[i].setting,
+                          client->address);
     if (status) drop_connection(client);
     return status;
 }

@@ -56,8 +56,9 @@ typedef struct {
     /* [slots], with rlx_executed: where something else than the policy decided. NULL: where what
      * was carried out differs from the given action. The only slot of a client always counts. */
     const bool *overridden;
-    /* Choices that are allowed at these and at the final observations: for each action leaf an
-     * array [slots, sum of n], or NULL. Set `masks` before connecting, too. */
+    /* Choices that are legal at these and at the final observations: for each action leaf an
+     * array [slots, sum of n], or NULL if all are. Set them before connecting, too, which is then
+     * refused with RLX_INVALID if the server, or its run, does not support masks. */
     const bool *const *masks, *const *final_masks;
 
     /* Results of the newest answer. */

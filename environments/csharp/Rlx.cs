@@ -54,7 +54,7 @@ public class RlxSpace {
         { "int64", typeof(long) }, { "uint8", typeof(byte) }, { "uint16", typeof(ushort) },
         { "uint32", typeof(uint) }, { "uint64", typeof(ulong) } };
     internal readonly Map Json = new Map();
-    internal readonly int Size;
+    internal readonly int Size, Choices;  // Choices: of all components
     readonly string dtype;
     readonly int[] shape;
 
@@ -64,6 +64,7 @@ public class RlxSpace {
         Json["dtype"] = this.dtype = dtype;
         this.shape = shape;
         Size = shape.Aggregate(1, (size, length) => checked(size * length));
+        Choices = value is long n ? (int)n : kind == "multi_discrete" ? ((int[])value).Sum() : 0;
     }
 
     public static RlxSpace Box(params int[] shape) => Box(shape, "float32");
@@ -90,11 +91,9 @@ public class RlxSpace {
         new RlxSpace("discrete", n, new int[0], "int64") { Json = { ["start"] = start } };
 
     /// Integers; component i is 0 to n[i] - 1.
-    public static RlxSpace MultiDiscrete(int[] n, int[] shape = null) {
-        var space = new RlxSpace("multi_discrete", n, shape ?? new[] { n.Length }, "int64");
-        if (shape != null) space.Json["shape"] = shape;
-        return space;
-    }
+    public static RlxSpace MultiDiscrete(int[] n, int[] shape = null) =>
+        new RlxSpace("multi_discrete", n, shape ?? new[] { n.Length }, "int64") {
+            Json = { ["shape"] = shape } };
 
     /// Zeros and ones.
     public static RlxSpace MultiBinary(params int[] shape) =>
@@ -162,8 +161,9 @@ public class RlxSpace {
 public class RlxStep {
     /// For several rewards per step, one list after the other.
     public double[] Reward;
-    /// An array, or a dictionary of leaves. Executed: in the action space. Mask, FinalMask: as on
-    /// docs/json.md; decided, and off in all servers of today.
+    /// An array, or a dictionary of leaves. Executed: in the action space. Mask, FinalMask: which
+    /// choices are legal, a bool for each value of a Discrete or MultiDiscrete action, component
+    /// after component; a dictionary has all leaves of these kinds.
     public object Observation, FinalObservation, Executed, Mask, FinalMask;
     public bool[] Terminated, Truncated, Present, Overridden;
     public bool?[] Success;
@@ -316,7 +316,7 @@ public class RlxClient : IDisposable {
         { "games", "agents" } };
     readonly string host, address, name;
     readonly int port, slots;
-    readonly Spaces observations, actions;
+    readonly Spaces observations, actions, masks;
     readonly byte[] buffer = new byte[1 << 16];
     TcpClient tcp;
     Stream stream;
@@ -335,6 +335,8 @@ public class RlxClient : IDisposable {
         this.slots = slots;
         observations = ReadSpaces(observation);
         actions = ReadSpaces(action);
+        masks = actions.Where(pair => pair.Value.Choices > 0).ToDictionary(
+            pair => pair.Key, pair => RlxSpace.Box(new[] { pair.Value.Choices }, "bool"));
     }
 
     static Spaces ReadSpaces(object space) => space is RlxSpace one
@@ -395,7 +397,8 @@ public class RlxClient : IDisposable {
             { "final_observation",
               Write(observations, step.FinalObservation, "final_observation") },
             { "executed", Write(actions, step.Executed, "executed") }, { "success", step.Success },
-            { "mask", step.Mask }, { "final_mask", step.FinalMask } };
+            { "mask", Write(masks, step.Mask, "mask") },
+            { "final_mask", Write(masks, step.FinalMask, "final_mask") } };
         foreach (var pair in new Dictionary<string, bool[]> {
                      { "terminated", step.Terminated }, { "truncated", step.Truncated },
                      { "present", step.Present }, { "overridden", step.Overridden } })
@@ -422,7 +425,7 @@ public class RlxClient : IDisposable {
             if (keys.TryGetValue(pair.Key, out object value) && value != null
                 && !Features.Contains(pair.Value))
                 throw RlxException.Misuse(pair.Key, "ready.features of this server does not list "
-                                                    + pair.Value + "; do not send it");
+                    + pair.Value + "; begin a run that has it, or do not send it");
     }
 
     /// Makes each failure an RlxException, after closing the connection.

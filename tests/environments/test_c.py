@@ -1,4 +1,4 @@
-"""The client in C: built by real compilers, and its bytes. covers R18, R19, R26
+"""The client in C: built by real compilers, and its bytes. covers R18, R19, R26, PE20
 
 test_languages plays it against real servers.
 
@@ -29,6 +29,7 @@ import pytest
 from scripted_server import Role, ScriptedServer
 from support.certificates import Authority
 from support.cluster import ROOT
+from support.masked import check_choices, serve_masked
 from support.wire import CLIENT, END, read_conversation
 from support.wire import FOLDER as RECORDED
 
@@ -916,7 +917,7 @@ def test_points_of_curves_are_sent(verbs: Any) -> None:
     assert (height.name, height.y, height.x) == ("height", -2, 7)
 
 
-# Of features that servers do not have yet.
+# Features that some servers, or runs, do not have.
 
 
 def split(body: bytes) -> dict[int, list[Any]]:
@@ -949,14 +950,16 @@ def split(body: bytes) -> dict[int, list[Any]]:
 
 
 @pytest.mark.parametrize("setting", ["agents", "masks", "each"])
-def test_what_no_server_supports_is_refused_with_the_setting(verbs: Any, setting: str) -> None:
+def test_what_the_server_does_not_support_is_refused_with_the_setting(
+    verbs: Any, setting: str
+) -> None:
     with RawServer([READY]) as server:
         _, (status, *_, text), acted = verbs(server.address, f"{setting} connect act")
     assert (int(status), int(acted[0])) == (INVALID, UNAVAILABLE)
-    assert "does not support it; update the server, or do not set it" in text
+    assert "does not support it; use another, or leave it unset" in text
 
 
-def test_what_servers_will_support_is_sent_and_read(verbs: Any) -> None:
+def test_what_servers_support_is_sent_and_read(verbs: Any) -> None:
     features = ["agents", "masks", "slot_versions"]
     ready = frame(ready=rlx_pb2.Ready(protocol_version=1, session="s", features=features))
     packed = b"\x3a\x08" + struct.pack("<Q", 41)
@@ -1203,6 +1206,158 @@ def test_all_kinds_of_spaces_are_exchanged(
     ended = [line for line in out.splitlines() if line.startswith("episode")]
     assert ended[0] == "episode 0 2 2"
     assert len(ended) == 3 * (min(slots, 2) + slots)
+
+
+# Masks of legal actions.
+
+MASKS = r"""
+#include "rlx_more.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { SLOTS = 3 };
+static const int64_t n_moves[] = {4}, n_arms[] = {3, 2};
+static float state[SLOTS][4];
+static int64_t move[SLOTS], arms[SLOTS][2];
+static bool legal_moves[SLOTS][4], legal_arms[SLOTS][5], last_moves[SLOTS][4], last_arms[SLOTS][5];
+
+static void draw(bool *part, int n)
+{
+    for (int i = 0; i < n; i++) part[i] = rand() % 5 < 2;
+    part[rand() % n] = true;
+}
+
+static void draw_arms(bool *mask) { draw(mask, 3), draw(mask + 3, 2); }
+
+int main(int argc, char **argv)
+{
+    static const double rewards[SLOTS];
+    static const bool none[SLOTS], one[SLOTS] = {true};
+    rlx_leaf seen = {.name = "observation", .kind = RLX_BOX, .dtype = "float32", .axes = 1,
+                     .shape = {4}, .data = state};
+    rlx_leaf done[] = {
+        {.name = "move", .kind = RLX_DISCRETE, .dtype = "int64", .n = n_moves, .start = 2,
+         .data = move},
+        {.name = "arms", .kind = RLX_MULTI_DISCRETE, .dtype = "int64", .axes = 1, .shape = {2},
+         .n = n_arms, .data = arms},
+    };
+    const bool *const masks[] = {legal_moves[0], legal_arms[0]};
+    const bool *const finals[] = {last_moves[0], last_arms[0]};
+    rlx_more more;
+    rlx_more_init(&more, argv[1], "masks", &seen, 1, done, 2);
+    more.client.slots = SLOTS;
+    more.masks = masks;
+    more.final_masks = finals;
+    rlx_status status = rlx_more_connect(&more);
+    for (int i = 0; !status && i <= 100; i++) {
+        rlx_step step = {.rewards = rewards, .terminated = none, .truncated = i % 7 ? none : one,
+                         .observes = true, .sends_finals = i % 7 == 0};
+        for (int j = 0; j < SLOTS; j++) draw(legal_moves[j], 4), draw_arms(legal_arms[j]);
+        if (argc == 2) draw(last_moves[0], 4); /* the rows of other slots mean nothing */
+        draw_arms(last_arms[0]);
+        status = i ? rlx_exchange(&more.client, &step) : rlx_act(&more.client);
+        for (int j = 0; !status && j < SLOTS; j++) {
+            for (int k = 0; k < 4; k++) printf("%d", legal_moves[j][k]);
+            for (int k = 0; k < 5; k++) printf("%d", legal_arms[j][k]);
+            printf(" %d %d %d\n", (int)move[j], (int)arms[j][0], (int)arms[j][1]);
+        }
+    }
+    if (status) printf("%d|%s|%s\n", (int)status, more.client.field, more.client.text);
+    rlx_more_close(&more);
+    return (int)status;
+}
+"""
+MASKS_CPP = r"""
+#include "rlx.hpp"
+#include <cstdlib>
+#include <iostream>
+
+using Mask = std::vector<bool>;
+
+Mask draw(std::initializer_list<int> sizes) {
+    Mask mask;
+    for (int n : sizes) {
+        std::size_t begin = mask.size();
+        for (int i = 0; i < n; i++) mask.push_back(std::rand() % 5 < 2);
+        mask[begin + std::size_t(std::rand() % n)] = true;
+    }
+    return mask;
+}
+
+int main(int argc, char** argv) try {
+    rlx::Options options;
+    options.slots = 3;
+    options.masks = true;
+    rlx::Client client(argv[1], "masks", {rlx::box<float>("observation", {4})},
+                       {rlx::discrete("move", 4, 2), rlx::multi_discrete("arms", {3, 2})}, options);
+    client.connect_once();
+    for (int i = 0; i <= 100; i++) {
+        rlx::Outcome outcome{{0, 0, 0}, Mask(3), {i % 7 == 0, false, false}, {}, true, i % 7 == 0};
+        Mask moves[3], arms[3];
+        for (int j = 0; j < 3; j++) {
+            client.set_mask("move", moves[j] = draw({4}), j);
+            client.set_mask("arms", arms[j] = draw({3, 2}), j);
+        }
+        client.set_final_mask("move", argc == 2 ? draw({4}) : Mask(4), 0);
+        client.set_final_mask("arms", Mask(5), 1); /* means nothing, as that slot has not ended */
+        if (!(i ? client.exchange(outcome) : client.act())) return 1;
+        for (int j = 0; j < 3; j++) {
+            for (bool flag : moves[j]) std::cout << flag;
+            for (bool flag : arms[j]) std::cout << flag;
+            std::cout << " " << client.action<std::int64_t>("move", j);
+            for (auto arm : client.actions<std::int64_t>("arms", j)) std::cout << " " << arm;
+            std::cout << "\n";
+        }
+    }
+    return 0;
+} catch (const rlx::Refused& error) {
+    std::cout << RLX_REFUSED << "|" << error.field << "|" << error.what() << std::endl;
+    return RLX_REFUSED;
+} catch (const rlx::Invalid& error) {
+    std::cout << RLX_INVALID << "|" << error.field << "|" << error.what() << std::endl;
+    return RLX_INVALID;
+}
+"""
+
+
+@pytest.fixture(scope="module", params=["c", "cpp"])
+def masks(
+    request: pytest.FixtureRequest,
+    compiler: str,
+    sanitize: tuple[str, ...],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A program that draws masks, in a language; with an argument, wrong final ones."""
+    folder = tmp_path_factory.mktemp("masks")
+    if request.param == "cpp":
+        return build_cpp(folder, MASKS_CPP, compiler, sanitize)
+    return build(folder, MASKS, compiler, sanitize, "rlx_more.c")
+
+
+@pytest.fixture(scope="module")
+def masked_port() -> Iterator[int]:
+    with serve_masked() as port:
+        yield port
+
+
+def test_only_legal_actions_come(start: Start, masks: Path, masked_port: int) -> None:
+    code, out, err = finish(start(masks, f"127.0.0.1:{masked_port}"))
+    assert (code, err) == (0, ""), out
+    lines = out.splitlines()
+    assert len(lines) == 3 * 101
+    check_choices(lines)
+
+
+def test_final_masks_are_read(start: Start, masks: Path, masked_port: int) -> None:
+    code, out, _ = finish(start(masks, f"127.0.0.1:{masked_port}", "wrong"))
+    assert (code, out.splitlines()[-1].split("|")[1]) == (REFUSED, "final_masks[move]")
+
+
+def test_a_run_without_masks_is_not_played(start: Start, masks: Path) -> None:
+    with serve_masked(has_masks=False) as port:
+        code, out, _ = finish(start(masks, f"127.0.0.1:{port}"))
+    assert (code, len(out.splitlines())) == (INVALID, 1)
+    assert out.split("|")[2].startswith("masks: ")
 
 
 def test_a_server_without_limits_of_time_is_refused(verbs: Any) -> None:

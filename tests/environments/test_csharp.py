@@ -1,6 +1,6 @@
 """The client library in C#, by itself: spaces, slots, features, and what a hostile server sends."""
 
-# covers PE8, R19
+# covers PE8, PE20, R19
 
 import contextlib
 import json
@@ -19,6 +19,7 @@ import pytest
 from support.bridge import make_backend
 from support.certificates import Authority
 from support.cluster import ROOT
+from support.masked import check_choices, serve_masked
 from support.rlx import serve_rlx
 from test_languages import Game, require_tools, serve
 
@@ -38,6 +39,7 @@ static class Driver {
         Thread.CurrentThread.CurrentCulture = new CultureInfo("de-DE");
         if (arguments[0] == "json") Json();
         else if (arguments[0] == "spaces") Spaces(arguments[1]);
+        else if (arguments[0] == "masks") Masks(arguments[1], arguments.Length > 2);
         else Verbs(arguments.Skip(1).ToArray());
     }
 
@@ -66,9 +68,11 @@ static class Driver {
             case "truncate": answer = client.RewardAndReset(1, true, Seen, true); break;
             case "ping": client.Ping(); break;
             case "mask": answer = client.Step(new RlxStep {
-                Observation = Seen, Mask = new[] { new[] { true, false, true } } }); break;
+                Observation = Seen, Mask = new[] { true, false, true } }); break;
+            case "short_mask": answer = client.Step(new RlxStep {
+                Observation = Seen, Mask = new[] { true, false } }); break;
             case "final_mask": answer = client.Step(new RlxStep { Reward = new[] { 1.0 },
-                Observation = Seen, FinalMask = new[] { new[] { true, true, false } } }); break;
+                Observation = Seen, FinalMask = new[] { true, true, false } }); break;
             case "present": answer = client.Step(new RlxStep {
                 Observation = Seen, Present = new[] { true } }); break;
             case "executed": answer = client.Step(new RlxStep {
@@ -132,6 +136,50 @@ static class Driver {
             } catch (RlxException error) {
                 Console.WriteLine(error.Code + " " + error.Message);
             }
+        }
+    }
+
+    static bool[] Draw(Random random, int slots, params int[] sizes) {
+        var mask = new List<bool>();
+        foreach (int n in Enumerable.Repeat(sizes, slots).SelectMany(each => each)) {
+            int one = random.Next(n);
+            mask.AddRange(Enumerable.Range(0, n).Select(i => i == one || random.Next(5) < 2));
+        }
+        return mask.ToArray();
+    }
+
+    static void Masks(string address, bool isWrong) {
+        var random = new Random(1);
+        var action = new Dictionary<string, RlxSpace> {
+            { "move", RlxSpace.Discrete(4, 2) },
+            { "arms", RlxSpace.MultiDiscrete(new[] { 3, 2 }) } };
+        var sight = new Dictionary<string, RlxSpace> { { "observation", RlxSpace.Box(4) } };
+        var client = new RlxClient(address, "masks", sight, action, 3);
+        var seen = new Dictionary<string, Array> { { "observation", new float[12] } };
+        try {
+            client.Connect();
+            for (int i = 0; i <= 100; i++) {
+                bool[] moves = Draw(random, 3, 4), arms = Draw(random, 3, 3, 2);
+                // The rows of slots that have not ended mean nothing.
+                var last = Draw(random, 1, 4).Concat(new bool[8]).ToArray();
+                bool ends = i % 7 == 6;
+                var answer = client.Step(new RlxStep {
+                    Reward = i > 0 ? new double[3] : null, Observation = seen,
+                    Truncated = i > 0 ? new[] { ends, false, false } : null,
+                    FinalObservation = ends ? seen : null,
+                    Mask = new Dictionary<string, Array> { { "move", moves }, { "arms", arms } },
+                    FinalMask = !ends ? null : new Dictionary<string, Array> {
+                        { "move", isWrong ? new bool[12] : last }, { "arms", arms } } });
+                for (int j = 0; j < 3; j++) {
+                    var flags = moves.Skip(4 * j).Take(4).Concat(arms.Skip(5 * j).Take(5));
+                    var chosen = (long[])answer.Actions["arms"];
+                    Console.WriteLine("{0} {1} {2} {3}",
+                        string.Concat(flags.Select(flag => flag ? 1 : 0)),
+                        ((long[])answer.Actions["move"])[j], chosen[2 * j], chosen[2 * j + 1]);
+                }
+            }
+        } catch (RlxException error) {
+            Console.WriteLine(error.Code + " [" + error.Field + "] " + error.Message);
         }
     }
 
@@ -276,6 +324,29 @@ def test_all_kinds_of_spaces_and_slots_are_carried_exactly(driver: Path) -> None
         "push": [0.100000001, -3e7] * 2, "exact": [0.1] * 2, "far": [-9007199254740993] * 2,
         "turn": [12] * 2, "keys": [1, 0] * 2, "dials": [1, 2] * 2,
     }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def masked_port() -> Iterator[int]:
+    with serve_masked() as port:
+        yield port
+
+
+def test_only_legal_actions_come(driver: Path, masked_port: int) -> None:
+    lines = run(driver, "masks", f"127.0.0.1:{masked_port}")
+    assert len(lines) == 3 * 101
+    check_choices(lines)
+
+
+def test_final_masks_are_read(driver: Path, masked_port: int) -> None:
+    line = run(driver, "masks", f"127.0.0.1:{masked_port}", "wrong")[-1]
+    assert line.startswith("INVALID_FIELD [final_mask.move] ")
+
+
+def test_a_run_without_masks_is_not_played(driver: Path) -> None:
+    with serve_masked(has_masks=False) as port:
+        (line,) = run(driver, "masks", f"127.0.0.1:{port}")
+    assert line.startswith("CALL [mask] mask: ready.features of this server does not list masks")
 
 
 # Mono does not know elliptic curves in certificates.
@@ -487,6 +558,9 @@ def test_wrong_arguments_are_refused_before_anything_is_sent(talk: Talk) -> None
     assert lines[2] == lines[1]
     assert lines[3].startswith("action 1")
     assert len(server.received) == 2
+    lines, server = talk("connect short_mask act", ready("masks"), ACTION)
+    assert lines[1] == "CALL [mask] mask: expected bool [1, 3], slots x shape"
+    assert len(server.received) == 2
 
 
 @pytest.mark.parametrize("verb", ["mask", "final_mask", "present", "executed"])
@@ -503,6 +577,7 @@ def test_what_needs_a_feature_is_sent_only_with_it(talk: Talk, verb: str) -> Non
     assert lines[-1].startswith("action 1")
     (step,) = server.received[-1].values()
     assert verb in step
+    assert step.get("mask") in (None, [[True, False, True]])
 
 
 def test_agents_and_games_are_sent_only_to_servers_that_know_them(talk: Talk) -> None:
@@ -567,6 +642,11 @@ static class Own {
     static void Leaves() {
 %(leaves)s
     }
+
+    static bool[] MyRules() { return new bool[5]; }
+    static void Masks(float[] observation, double reward) {
+%(masks)s
+    }
 }
 """
 UNITY_OWN = """
@@ -585,7 +665,7 @@ UNITY_OWN = """
 def test_the_examples_of_the_readme_play(driver: Path, example: str, tmp_path: Path) -> None:
     game = Game(lambda episode, observation: 1, 9)
     blocks = re.findall(r"```csharp\n(.*?)```", (FOLDER / "README.md").read_text(), re.DOTALL)
-    parts = dict(zip(("plain", "leaves", "unity"), blocks, strict=True))
+    parts = dict(zip(("plain", "leaves", "masks", "unity"), blocks, strict=True))
     parts["unity"] = parts["unity"].replace(
         "    bool hasActed;\n", f"    bool hasActed;{UNITY_OWN}"
     )
