@@ -9,7 +9,7 @@ import os
 import sys
 import warnings
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium as gym
 from gymnasium.envs.registration import (
@@ -95,14 +95,13 @@ def make_slots(
     """
     if mode not in MODES:
         raise ConfigError(f"mode: {mode!r:.60}, expected one of {', '.join(MODES)}")
-    env_args = env_args or {}
     with warnings.catch_warnings():
         # The tutorial's CartPole-v0 is deliberately old; all other warnings are shown.
         warnings.filterwarnings("ignore", r".*is out of date\. You should", DeprecationWarning)
         needs = {need for need in needs if need != "partial_steps" or slots > 1}
-        spec = _find_spec(name)
+        wanted = _Wanted(name, slots, mode, seed, needs, action_repeat, env_args or {}, draw, masks)
         try:
-            return _make(spec, name, slots, mode, seed, needs, action_repeat, env_args, draw, masks)
+            return _make(_find_spec(name), wanted)
         except ConfigError:
             raise
         except FAILURES as error:
@@ -110,18 +109,22 @@ def make_slots(
             raise ConfigError(f"environment {name:.100}{shown}: {_describe(error)}") from error
 
 
-def _make(
-    spec: Any,
-    name: str,
-    slots: int,
-    mode: str,
-    seed: int | None,
-    needs: set[str],
-    action_repeat: int,
-    env_args: dict[str, Any],
-    draw: bool,
-    masks: str,
-) -> GymSlots:
+class _Wanted(NamedTuple):
+    """The arguments of `make_slots`."""
+
+    name: str
+    slots: int
+    mode: str
+    seed: int | None
+    needs: set[str]
+    action_repeat: int
+    env_args: dict[str, Any]
+    draw: bool
+    masks: str
+
+
+def _make(spec: Any, wanted: _Wanted) -> GymSlots:
+    name, slots, mode, seed, needs, action_repeat, env_args, draw, _ = wanted
     # Below Gymnasium 1.1 nothing states what such a form does at an episode's end.
     vectorised = spec.vector_entry_point is not None and hasattr(gym.vector, "AutoresetMode")
     if vectorised and spec.entry_point is None and mode != "vector_entry_point":
@@ -159,9 +162,7 @@ def _make(
         if made is not None:
             return made
     render = _render_args(spec.entry_point) if draw else {}
-    streams = "seed_resets" in needs
-    args = env_args, render | env_args
-    return _make_singles(name, slots, seed, action_repeat, *args, streams, masks)
+    return _make_singles(wanted, render | env_args)
 
 
 @functools.cache  # once: `relaax train` makes an environment to ask for its spaces, and another
@@ -169,26 +170,19 @@ def _warn_of_vectorised(name: str) -> None:
     logger.warning("%s has only a vectorised form, which is used", name)
 
 
-def _make_singles(
-    name: str,
-    slots: int,
-    seed: int | None,
-    action_repeat: int,
-    env_args: dict[str, Any],
-    first_args: dict[str, Any],
-    seed_resets: bool,
-    masks: str,
-) -> GymSlots:
+def _make_singles(wanted: _Wanted, first_args: dict[str, Any]) -> GymSlots:
     """Makes single environments, the first with its own arguments; after an error, closes them.
 
     Only the first is drawn: LunarLander's sparks, which only `render` removes, make it slow.
     """
+    name, seed = wanted.name, wanted.seed
     envs: list[gym.Env] = []
     firsts: list[Any] = []
     with contextlib.ExitStack() as made:
-        for slot in range(slots):
+        for slot in range(wanted.slots):
+            args = wanted.env_args if slot else first_args
             try:
-                env = gym.make(name, disable_env_checker=True, **(env_args if slot else first_args))
+                env = gym.make(name, disable_env_checker=True, **args)
             except FAILURES as error:
                 if not slot:
                     raise
@@ -198,12 +192,13 @@ def _make_singles(
                     "to 1 and start more clients"
                 ) from error
             made.callback(env.close)
-            if action_repeat > 1:
-                env = ActionRepeat(env, action_repeat)
-            env, first = gym_legal.add_masks(env, masks, None if seed is None else seed + slot)
+            if wanted.action_repeat > 1:
+                env = ActionRepeat(env, wanted.action_repeat)
+            own_seed = None if seed is None else seed + slot
+            env, first = gym_legal.add_masks(env, wanted.masks, own_seed)
             envs.append(env)
             firsts.append(first)
-        joined = EnvListSlots(envs, seed, seed_resets, firsts)
+        joined = EnvListSlots(envs, seed, "seed_resets" in wanted.needs, firsts)
         made.pop_all()
     return joined
 

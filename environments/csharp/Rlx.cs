@@ -302,7 +302,7 @@ public class RlxClient : IDisposable {
     public int[] Games;
     /// Features of docs/json.md to ask for.
     public readonly HashSet<string> Wanted = new HashSet<string> {
-        "executed", "hello_ping", "masks", "ping", "present", "slot_versions", "step_id" };
+        "executed", "hello_ping", "ping", "present", "slot_versions", "step_id" };
 
     /// Those that are on.
     public readonly HashSet<string> Features = new HashSet<string>();

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -392,21 +392,7 @@ class RlxClient(Closing):
                     f"{self._address} replied to the hello with {answer.WhichOneof('body')!r}, "
                     "expected 'ready'; update the client or the server"
                 )
-            missing = {*_LIMITED_FEATURES}.intersection(self._hello.features)
-            missing -= {*answer.ready.features}
-            if missing:
-                raise ProtocolError(
-                    f"max_wait_ms: the server at {self._address} does not support "
-                    f"{', '.join(sorted(missing))}; update the server, or connect without "
-                    "max_wait_ms"
-                )
-            if self._has_masks and "masks" not in answer.ready.features:
-                raise ProtocolError(
-                    f"masks: the environment says which actions are legal, but the run at "
-                    f"{self._address} does not take that: it was begun without masks, or its "
-                    "algorithm has none; begin another run, or play without masks "
-                    "(environment.masks: off)"
-                )
+            self._validate_ready(answer.ready.features)
         except BaseException:
             connection.close()
             raise
@@ -416,6 +402,21 @@ class RlxClient(Closing):
         self.features = frozenset(answer.ready.features)
         self._connection = connection
         self._quiet_until = 0.0
+
+    def _validate_ready(self, features: Collection[str]) -> None:
+        """Refuses a server that lacks a feature without which the environment cannot be played."""
+        missing = {*_LIMITED_FEATURES}.intersection(self._hello.features).difference(features)
+        if missing:
+            raise ProtocolError(
+                f"max_wait_ms: the server at {self._address} does not support "
+                f"{', '.join(sorted(missing))}; update the server, or connect without max_wait_ms"
+            )
+        if self._has_masks and "masks" not in features:
+            raise ProtocolError(
+                f"masks: the environment says which actions are legal, but the run at "
+                f"{self._address} does not take that: it was begun without masks, or its agents "
+                "cannot use them; begin another run, or play without (environment.masks: off)"
+            )
 
     def ping(self) -> None:
         """Tells the server that the environment is alive while its next step takes a long time.

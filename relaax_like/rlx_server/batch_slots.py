@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -40,8 +39,6 @@ class BatchSlots(Slots):
       needs_finals: whether the final observation of a terminated episode is needed, as for the goal
         that it has achieved.
       ranges: watch observations and executed actions; closed with the agent.
-      masks: name of each mask that the model reads -> its number of choices; those that the client
-        does not send are full of True.
     """
 
     blocking = False
@@ -56,11 +53,12 @@ class BatchSlots(Slots):
         shape: Callable[[Arrays], Arrays] | None = None,
         needs_finals: bool = False,
         ranges: Ranges = UNWATCHED,
-        masks: Mapping[str, int] = MappingProxyType({}),
     ):
         super().__init__(spec.slots, ranges)
         self._agent = agent
-        self._masks = {name: np.ones((spec.slots, n), np.bool_) for name, n in masks.items()}
+        # Of the model; those that the client does not send remain full of True.
+        masks = split_masks(processor.input_shapes)[1]
+        self._masks = {k: np.ones((spec.slots, *shape), np.bool_) for k, shape in masks.items()}
         self._processor = processor
         self._action_spaces = spec.action_spaces
         self._shape = shape

@@ -34,7 +34,7 @@ from relaax_like.wire.errors import (
     RelaaxError,
     ServerUnavailableError,
 )
-from relaax_like.wire.spaces import MASK, Spaces, split_masks
+from relaax_like.wire.spaces import Spaces, split_masks
 
 _START_WAIT_SEC = 5.0
 _VERBS = ("act", "reward_and_act", "reward_and_reset")
@@ -163,7 +163,6 @@ class BatchHost(AgentHost):
             _make_shaper(self._config, processors.values(), observation_spaces),
             any(self._get_plan(task).replaces_goals for task in processors),
             Ranges(self.ranges, observation_spaces, spec.action_spaces),
-            {MASK + leaf: sum(sizes) for leaf, sizes in self._config.masks.items()},
         )
 
     def make_agent(

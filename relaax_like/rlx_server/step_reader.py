@@ -66,9 +66,8 @@ class StepReader:
         except ValueError:
             return
         spans = {span.path: span for span in layout.spans}
-        leaves = [(_STEP, "observations", name) for name in self._spaces]
-        leaves += [(_STEP, "masks", name) for name in self._masks]
-        wanted = {*leaves, _REWARDS, *_FLAGS}
+        wanted = {(_STEP, "observations", name) for name in self._spaces} | {_REWARDS, *_FLAGS}
+        wanted |= {(_STEP, "masks", name) for name in self._masks}
         if transition.step_id:
             wanted.add(_STEP_ID)
         taken = [(_STEP, "executed", name) for name in executed]
@@ -83,11 +82,9 @@ class StepReader:
         slots = self._slots
         self._rewards = _find_view(spans[_REWARDS], np.dtype(f"<f{item_bytes}"), (slots, -1))
         self._leaves = self._make_leaves(spans, "observations", self._spaces)
-        masks = self._make_leaves(spans, "masks", self._masks)
-        self._leaves += [(MASK + name, *rest) for name, *rest in masks]  # type: ignore[misc]
-        self._executed = (
-            self._make_leaves(spans, "executed", self._action_spaces) if executed else []
-        )
+        self._masked = self._make_leaves(spans, "masks", self._masks)
+        carried = self._action_spaces if executed else {}
+        self._executed = self._make_leaves(spans, "executed", carried)
         self._present, self._overridden = (
             _find_view(spans[path], _BYTE, (slots,)) if path in spans else None
             for path in (_PRESENT, _OVERRIDDEN)
@@ -100,7 +97,7 @@ class StepReader:
         descriptor = rlx_pb2.ClientMessage.DESCRIPTOR
         self._layout = Layout(layout.fill(list(parts)), descriptor, _FLAGS, (_STEP_ID,))
         self._step_id = next((s for s in self._layout.spans if s.path == _STEP_ID), None)
-        self._has_more = len(wanted) > len(leaves) + 3  # rewards and two flags
+        self._has_more = len(wanted) > len(self._spaces) + 3  # rewards and two flags
 
     def _make_leaves(
         self, spans: Mapping[Path, Span], field: str, spaces: Spaces
@@ -141,9 +138,15 @@ class StepReader:
         for name, field, view, space in self._executed:
             executed[name] = array = _read(body, view)
             space.validate_range(array, field)
+        plays = None if present is None else _read(body, present).astype(np.bool_)
+        observations = dict(transition.observations or {})
+        for name, field, view, space in self._masked:
+            mask = _read(body, view)
+            observations[MASK + name] = space.validate(mask, self._slots, field, plays)
         return transition._replace(
+            observations=observations,
             step_id=0 if number is None else _read_number(body, number),
-            absent=None if present is None else find_absent(_read(body, present).astype(np.bool_)),
+            absent=None if plays is None else find_absent(plays),
             executed=executed or None,
             overridden=None if overridden is None else _read(body, overridden).astype(np.bool_),
         )

@@ -113,23 +113,9 @@ def check_step(
       InvalidInputError: another part is missing, or a part has a wrong shape, dtype or value; the
         error names it.
     """
-    observations: Arrays | None = None
-    if "observations" in step:
-        observations = check_arrays(step["observations"], spaces, slots, "observations")
-    if masks and observations is not None:
-        observations = _add_masks(observations, step, "masks", masks, slots)
-    elif "masks" in step:
-        raise InvalidInputError("masks: received without observations; send both", "masks")
     outcome_parts = [name for name in _OUTCOME if name in step]
-    absent, step_id = None, step.get("step_id", 0)
-    if "present" in step:
-        absent = find_absent(_check_flags(step["present"], "present", slots))
-        if observations is None:
-            raise ProtocolError(
-                "present: received without observations; send both, or neither",
-                "OUT_OF_ORDER",
-                "present",
-            )
+    observations, absent = _check_observed(step, spaces, slots, masks)
+    step_id = step.get("step_id", 0)
     if not running:
         _validate_start(step, outcome_parts)
         return ReceivedStep(observations=observations, step_id=step_id, absent=absent)
@@ -141,13 +127,35 @@ def check_step(
         )
     executed, overridden = _check_executed(step, action_spaces, slots)
     transition = _check_outcome(step, spaces, slots, observations)
-    if masks and transition.final_observations is not None:
-        finals, ended = transition.final_observations, transition.ended
-        finals = _add_masks(finals, step, "final_masks", masks, slots, ended)
-        transition = transition._replace(final_observations=finals)
+    if (finals := transition.final_observations) is not None:  # nothing follows a terminal state
+        cut = transition.truncated
+        finals = _add_masks(finals, step, "final_masks", masks, slots, cut)
     return transition._replace(
-        step_id=step_id, absent=absent, executed=executed, overridden=overridden
+        final_observations=finals,
+        step_id=step_id,
+        absent=absent,
+        executed=executed,
+        overridden=overridden,
     )
+
+
+def _check_observed(
+    step: Sent, spaces: Spaces, slots: int, masks: Spaces
+) -> tuple[Arrays | None, np.ndarray | None]:
+    """Returns observations with masks, None if there are none, and the slots that are absent."""
+    present = _check_flags(step["present"], "present", slots) if "present" in step else None
+    if "observations" not in step:
+        for field in ("present", "masks"):
+            if field in step:
+                raise ProtocolError(
+                    f"{field}: received without observations; send both, or neither",
+                    "OUT_OF_ORDER",
+                    field,
+                )
+        return None, None
+    observations = check_arrays(step["observations"], spaces, slots, "observations")
+    legal = _add_masks(observations, step, "masks", masks, slots, present)
+    return legal, None if present is None else find_absent(present)
 
 
 def _add_masks(
@@ -158,7 +166,9 @@ def _add_masks(
     slots: int,
     chosen: np.ndarray | None = None,
 ) -> Arrays:
-    """Returns the observations with the masks of a step."""
+    """Returns the observations with the masks of a step; those of other slots are not checked."""
+    if not masks:
+        return observations
     sent = step.get(field, {})
     spaces = {name.removeprefix(MASK): space for name, space in masks.items()}
     known = {leaf: space for leaf, space in spaces.items() if leaf in sent}

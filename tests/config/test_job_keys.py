@@ -50,7 +50,7 @@ REFUSED = {
     "algorithm": ["path"],
     "environment": ["path", "args"],
 }
-MARKED = {"name", "program", "env", "achieved", "desired"}
+MARKED = {"name", "program", "env", "masks", "achieved", "desired"}
 
 
 def list_algorithms() -> Iterator[type[BaseModel]]:

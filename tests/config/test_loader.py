@@ -138,7 +138,8 @@ _BAD_VALUES = {
     "misspelt key": (
         "learning_rat: 1",
         "learning_rat: unknown key; did you mean learning_rate? (known: name, path, "
-        "max_global_step, observation_history, learning_rate, hidden_layer_size, rewards_gamma, "
+        "max_global_step, observation_history, masks, learning_rate, hidden_layer_size, "
+        "rewards_gamma, "
         "action_size, state_size, hidden_sizes, size_or_sizes)",
     ),
     "text for a number": ("learning_rate: fast", "learning_rate: expected a number, got 'fast'"),

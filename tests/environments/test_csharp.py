@@ -156,6 +156,7 @@ static class Driver {
         var sight = new Dictionary<string, RlxSpace> { { "observation", RlxSpace.Box(4) } };
         var client = new RlxClient(address, "masks", sight, action, 3);
         var seen = new Dictionary<string, Array> { { "observation", new float[12] } };
+        client.Wanted.Add("masks");
         try {
             client.Connect();
             for (int i = 0; i <= 100; i++) {

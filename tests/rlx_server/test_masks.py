@@ -44,7 +44,7 @@ def test_our_client_gets_legal_actions_only(port, exploit):
                 continue
             truncated = np.array([number % 7 == 0, False, False])
             finals = dict(values)
-            if truncated.any():  # rows of slots that go on are ignored
+            if truncated.any():  # rows of slots that continue are ignored
                 finals |= {f"mask:{name}": mask & False for name, mask in before.items()}
                 for name in before:
                     finals[f"mask:{name}"][0] = True
@@ -101,6 +101,28 @@ def test_a_leaf_without_a_mask_and_a_client_without_masks_can_do_everything(port
                 chosen.add(int(message_to_ndarray(answer.actions.actions["move"])[0]))
                 answer = client.ask(make_next(**observe()))
             assert chosen == {2, 3, 4, 5}
+
+
+def test_what_nothing_follows_from_needs_no_legal_choice(port):
+    """Final observations of terminated slots, and those of slots that are absent."""
+    none = {name: array(np.zeros((1, sum(n))), "bool") for name, n in SIZES.items()}
+    legal = {name: array(np.ones((1, sum(n))), "bool") for name, n in SIZES.items()}
+    with RawClient(port) as client:
+        greet(client, ("masks", "present"))
+        answer = client.ask(make_step(masks=legal, **observe()))
+        ends = {"terminated": array([True], "bool"), "final_masks": none}
+        ends["final_observations"] = observe()["observations"]
+        for fields in (ends, {}, {}):
+            answer = client.ask(make_next(masks=legal, **{**observe(), **fields}))
+            assert answer.WhichOneof("body") == "actions", answer
+    with RawClient(port) as client:
+        features = greet(client, ("masks", "present"))
+        if "present" in features:
+            absent = {"present": array([False], "bool")}
+            client.ask(make_step(masks=legal, **observe()))
+            for _ in range(4):  # parsed, and by layout
+                answer = client.ask(make_next(masks=none, **absent, **observe()))
+                assert answer.WhichOneof("body") == "actions", answer
 
 
 def test_observations_cannot_have_the_names_of_masks(port):
