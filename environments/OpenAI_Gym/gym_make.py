@@ -29,11 +29,13 @@ from .gym_repeat import ActionRepeat
 from .gym_slots import (
     FAILURES,
     EnvListSlots,
+    FirstReset,
     GymSlots,
     JoinedSlots,
     VectorEnvSlots,
     autoreset_mode,
     find_masked_reset,
+    get_generator,
 )
 
 logger = logging.getLogger(__name__)
@@ -177,7 +179,7 @@ def _make_singles(wanted: _Wanted, first_args: dict[str, Any]) -> GymSlots:
     """
     name, seed = wanted.name, wanted.seed
     envs: list[gym.Env] = []
-    firsts: list[Any] = []
+    firsts: list[FirstReset | None] = []
     with contextlib.ExitStack() as made:
         for slot in range(wanted.slots):
             args = wanted.env_args if slot else first_args
@@ -195,9 +197,10 @@ def _make_singles(wanted: _Wanted, first_args: dict[str, Any]) -> GymSlots:
             if wanted.action_repeat > 1:
                 env = ActionRepeat(env, wanted.action_repeat)
             own_seed = None if seed is None else seed + slot
+            generator = get_generator(env) if seed is None else None
             env, first = gym_legal.add_masks(env, wanted.masks, own_seed)
             envs.append(env)
-            firsts.append(first)
+            firsts.append(None if first is None else FirstReset(own_seed, generator, first))
         joined = EnvListSlots(envs, seed, "seed_resets" in wanted.needs, firsts)
         made.pop_all()
     return joined

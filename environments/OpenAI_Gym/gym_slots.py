@@ -55,6 +55,21 @@ class _Episode:
     actions: list[Any] = field(default_factory=list)
 
 
+@dataclass(frozen=True)
+class FirstReset:
+    """A reset of one environment that was made before its first episode.
+
+    Attributes:
+      seed: of the reset; None: it had none.
+      generator: state of the environment's random generator before it; None: not needed.
+      result: what it returned.
+    """
+
+    seed: int | None
+    generator: Any
+    result: Any
+
+
 class EnvListSlots:
     """k environments, stepped one after another. Each can also be stepped alone.
 
@@ -74,7 +89,7 @@ class EnvListSlots:
         envs: Sequence[gym.Env],
         seed: int | None = None,
         seed_resets: bool = False,
-        firsts: Sequence[Any] = (),
+        firsts: "Sequence[FirstReset | None]" = (),
     ) -> None:
         """Wraps environments with equal spaces.
 
@@ -82,8 +97,7 @@ class EnvListSlots:
           envs: at least one.
           seed: of the first reset of slot 0; None: no seeds, or random ones with `seed_resets`.
           seed_resets: pass a new seed to every reset, drawn from each slot's own stream.
-          firsts: of each environment, what its first reset has returned, which was made with the
-            seed of its slot; None: it was not made.
+          firsts: of each environment, a reset that was made before; None: there was none.
 
         Raises:
           ConfigError: `envs` is empty, a space is of an unsupported kind, or a mirror is not a list
@@ -98,9 +112,7 @@ class EnvListSlots:
         self._seeds: list[int | None] = [
             None if seed is None else seed + slot for slot in range(self.slots)
         ]
-        # Slot -> seed and result of a reset that was made before.
-        made = zip(self._seeds, firsts, strict=False)
-        self._firsts = {slot: one for slot, one in enumerate(made) if one[1] is not None}
+        self._firsts = dict(enumerate(firsts))
         # Of later seeds; empty: there are none.
         self._streams = [np.random.default_rng(one) for one in self._seeds if seed_resets]
         self._observations = SpaceCodec(self._envs[0].observation_space, "observation")
@@ -169,7 +181,7 @@ class EnvListSlots:
     def get_state(self) -> dict[str, Any] | None:
         """Returns how all slots reached their state; None: that is not known."""
         episodes = [_export_episode(episode) for episode in self._episodes]
-        generators = [_get_generator(env) for env in self._envs]
+        generators = [get_generator(env) for env in self._envs]
         if None in episodes or None in generators:
             return None
         state = {
@@ -194,6 +206,7 @@ class EnvListSlots:
                 f"slots: {len(state['episodes'])} in the saved state, expected {self.slots}; use "
                 "the number of slots with which it was saved"
             )
+        self._firsts.clear()
         for slot, episode in enumerate(state["episodes"]):
             try:
                 self._replay(slot, episode)
@@ -207,7 +220,7 @@ class EnvListSlots:
                 ) from error
         for slot, env in enumerate(self._envs):
             same = _equal(_get_row(self._now, slot), _get_row(state["observations"], slot))
-            if not same or not _equal(_get_generator(env), state["generators"][slot]):
+            if not same or not _equal(get_generator(env), state["generators"][slot]):
                 raise InvalidInputError(
                     f"slot {slot}: replaying the actions of its episode led to a different "
                     f"state; {env} depends on more than np_random and these actions, such as on "
@@ -270,12 +283,13 @@ class EnvListSlots:
         env, seed, self._current = self._envs[slot], self._seeds[slot], slot
         if seed is None and self._streams:
             seed = int(self._streams[slot].integers(1 << 31))
-        its_seed, first = self._firsts.pop(slot, (None, None))
-        is_made = first is not None and its_seed == seed
-        needs_state = seed is None and not is_made
-        self._episodes[slot] = _Episode(seed, _get_generator(env) if needs_state else None)
+        made = self._firsts.pop(slot, None)
+        if made is not None and made.seed != seed:
+            made = None
+        generator = get_generator(env) if made is None else made.generator
+        self._episodes[slot] = _Episode(seed, generator if seed is None else None)
         try:
-            seen = _read_reset(first if is_made else env.reset(seed=seed))
+            seen = _read_reset(env.reset(seed=seed) if made is None else made.result)
         except FAILURES as error:
             raise self._explain(error, slot) from error
         self._observations.write_row(self._now, slot, seen)
@@ -358,7 +372,7 @@ class VectorEnvSlots:
             return None
         return {
             "attributes": _get_plain_attributes(env),
-            "generator": _get_generator(env),
+            "generator": get_generator(env),
             "observations": self._observations.pack(env.state.T),
         }
 
@@ -790,7 +804,7 @@ def _add_mirror(space: UserSpace, env: gym.Env | VectorEnv, name: str) -> UserSp
         ) from None
 
 
-def _get_generator(env: gym.Env | VectorEnv) -> Any:
+def get_generator(env: gym.Env | VectorEnv) -> Any:
     """Returns the state of an environment's random generator; None: no known generator."""
     generator = getattr(env.unwrapped, "np_random", None)
     return getattr(getattr(generator, "bit_generator", None), "state", None)

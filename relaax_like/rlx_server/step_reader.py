@@ -42,6 +42,10 @@ class StepReader:
         self._masks = {name.removeprefix(MASK): space for name, space in masks.items()}
         self._action_spaces = action_spaces
         self._slots = slots
+        leaves = {"observations": self._spaces, "masks": self._masks}
+        # Fields of every ordinary step.
+        self._always: list[Path] = [_REWARDS, *_FLAGS]
+        self._always += [(_STEP, field, name) for field, own in leaves.items() for name in own]
         self._layout: Layout | None = None
         self._step_id: Span | None = None
         self._ends_layout: Layout | None = None  # of these steps, and those where an episode ends
@@ -66,8 +70,7 @@ class StepReader:
         except ValueError:
             return
         spans = {span.path: span for span in layout.spans}
-        wanted = {(_STEP, "observations", name) for name in self._spaces} | {_REWARDS, *_FLAGS}
-        wanted |= {(_STEP, "masks", name) for name in self._masks}
+        wanted = set(self._always)
         if transition.step_id:
             wanted.add(_STEP_ID)
         taken = [(_STEP, "executed", name) for name in executed]

@@ -462,7 +462,7 @@ def test_the_verbs_send_what_the_page_says(talk: Talk) -> None:
             "name": "driver", "slots": 1, "mode": "train", "action":
             {"discrete": 3, "start": 0, "dtype": "int64"},
             "observation": {"box": [2], "dtype": "float32"}, "features": [
-                "executed", "hello_ping", "masks", "ping", "present", "slot_versions", "step_id"],
+                "executed", "hello_ping", "ping", "present", "slot_versions", "step_id"],
         }
     }  # fmt: skip
     seen = [[0.100000001, -2]]
