@@ -154,6 +154,11 @@ class Config(ActorCriticConfig):
                 f"{given[0]}: integers cannot be mirrored, only vectors; {remove}, or, if the "
                 "environment sends a vector, set state_size instead of num_states"
             )
+        if self.masks:
+            raise ValueError(
+                f"{given[0]}: masks of legal actions cannot be mirrored; {remove}, or set "
+                "environment.masks to off"
+            )
         if self.lacks_spaces:
             return self
         _, action = self.observation_mirror, self.action_mirror

@@ -11,7 +11,7 @@ from relaax_like.core.metrics import Metrics
 from relaax_like.core.prediction import Prediction, Request, make_ranks
 from relaax_like.core.records import Episode
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, Executed
-from relaax_like.wire.spaces import OBSERVATION
+from relaax_like.wire.spaces import OBSERVATION, split_masks
 
 Arrays = Mapping[str, np.ndarray]
 # Task -> name -> [k, ...].
@@ -200,7 +200,8 @@ class BatchAgent(abc.ABC):
         number = self.observation_history
         if number == 1:
             return {}
-        names = (name for name, x in inputs.items() if x is self._observations.get(name))
+        joined, _ = split_masks(inputs)
+        names = (name for name, x in joined.items() if x is self._observations.get(name))
         return dict.fromkeys(names, number)
 
     def _split(self, task: str) -> list[OnlineHelper]:

@@ -52,7 +52,7 @@ from relaax_like.launch.online_tester import (
 from relaax_like.learn.collected import make_collector
 from relaax_like.runs.processes.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.spaces import RunSpaces
+from relaax_like.wire.spaces import RunSpaces, split_masks
 
 if TYPE_CHECKING:  # Most of them import TensorFlow.
     from relaax_like.learn.agent_source import AgentSource
@@ -330,7 +330,8 @@ def _make_replayed(
         )
     module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
     number = config.observation_history
-    history = {name: number for name, _ in model.get_input_specs()} if number > 1 else {}
+    inputs, _ = split_masks(dict(model.get_input_specs()))
+    history = dict.fromkeys(inputs, number) if number > 1 else {}
     slots = experiment.rlx_server.max_slots_per_client
     seed = derive_seed(derive_seed(config.seed, "learn"), "replay", task)
     compute_rewards = getattr(module, "compute_rewards", None)

@@ -89,7 +89,7 @@ class Greeting:
         self.versions = validate_versions(hello.versions if VERSIONS in self.features else {})
         self.unsupported: Mapping[str, str] = {}
         if MASKS in self.features and not self.masks:
-            self.withdraw({MASKS: "no leaf of the actions is discrete"})
+            self.withdraw({MASKS: "no leaf of the actions is discrete, with at most 65536 choices"})
 
     @property
     def inputs(self) -> Spaces:

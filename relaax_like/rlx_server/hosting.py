@@ -371,7 +371,7 @@ def _make_shaper(
     shapes = {
         name: (*shape[:-1], shape[-1] // length) if length > 1 else shape
         for processor in processors
-        for name, shape in processor.input_shapes.items()
+        for name, shape in split_masks(processor.input_shapes)[0].items()
         if name in observation_spaces
     }
     if all(shape == observation_spaces[name].shape for name, shape in shapes.items()):

@@ -611,11 +611,14 @@ KINDS: dict[str, type[Space]] = {
 
 
 def make_masks(action_spaces: Spaces) -> Spaces:
-    """Returns the mask of each leaf of discrete actions, by its name among the observations."""
+    """Returns the mask of each leaf of discrete actions, by its name among the observations.
+
+    Leaves of more than `MAX_COMPONENTS` choices have none.
+    """
     return {
         MASK + leaf: Mask(shape=(sum(space.sizes),), choices=space.sizes)
         for leaf, space in action_spaces.items()
-        if isinstance(space, Discrete | MultiDiscrete) and space.sizes
+        if isinstance(space, Discrete | MultiDiscrete) and 0 < sum(space.sizes) <= MAX_COMPONENTS
     }
 
 

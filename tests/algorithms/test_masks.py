@@ -202,3 +202,8 @@ def test_an_actor_critic_evaluates_legal_actions_only():
         together = np.asarray(seen.log_prob(actions))
         np.testing.assert_allclose(together, apart, atol=1e-5)
         assert np.isfinite(together).all() == (a != 1)
+
+
+def test_a_mirror_and_masks_are_refused_together():
+    with pytest.raises(ValueError, match=r"mirror: masks of legal actions cannot be mirrored"):
+        make("ppo", mirror=1.0, mirror_observation=(-0.1, 1.0), mirror_action=(1, 0.1, 2))

@@ -61,6 +61,15 @@ def test_only_legal_actions_are_played(trained: Experiment, policy: str, tmp_pat
             np.testing.assert_allclose(rollout.log_prob[rollout.valid], wanted, rtol=1e-5)
 
 
+def test_masks_are_not_joined_to_a_history(tmp_path: Path) -> None:
+    sets = ["algorithm.observation_history=3", "algorithm.max_global_step=256"]
+    assert train(write(tmp_path), *sets) == 0
+    policy = relaax_like.load(tmp_path / "run")
+    for choice in (4, 1, 2):
+        mask = np.arange(6) == choice
+        assert policy.act(np.int64(7), mask=mask) == choice
+
+
 def test_a_loaded_policy_takes_a_mask(trained: Experiment) -> None:
     policy = relaax_like.load(trained.run_dir)
     masks = np.eye(6, dtype=np.bool_)

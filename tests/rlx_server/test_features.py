@@ -20,11 +20,12 @@ from support.threads import wait_until
 
 from relaax_like.client import RlxClient
 from relaax_like.client.connection import Connection
+from relaax_like.rlx_server.greeting import Greeting
 from relaax_like.rlx_server.session import PENDING
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import ServerUnavailableError
 from relaax_like.wire.framing import pack_frame
-from relaax_like.wire.spaces import Box, Discrete
+from relaax_like.wire.spaces import Box, Discrete, space_to_message
 
 PING = rlx_pb2.ClientMessage(ping=rlx_pb2.Ping())
 
@@ -259,3 +260,12 @@ def test_a_mask_is_refused_while_its_feature_is_off(client, field, features):
     answer = client.ask(make_next(**{field: {"action": array(np.ones((1, 3)), "bool")}}))
     assert (answer.error.code, answer.error.field) == (rlx_pb2.OUT_OF_ORDER, field)
     assert "run their own code" in answer.error.message
+
+
+def test_an_action_of_too_many_choices_has_no_mask():
+    """covers PE20"""
+    action = {"action": space_to_message(Discrete(n=1 << 30))}
+    greeting = Greeting(make_hello(features=["masks"], action_spaces=action).hello, 8)
+    assert not greeting.masks
+    assert "masks" not in greeting.features
+    assert "65536" in greeting.unsupported["masks"]

@@ -19,7 +19,7 @@ from relaax_like.core.prediction import LOG_PROB
 from relaax_like.experience.buffer import Buffer
 from relaax_like.nn.action_heads import actions_to_wire
 from relaax_like.wire.errors import ConfigError, InvalidInputError
-from relaax_like.wire.spaces import ACTION, OBSERVATION
+from relaax_like.wire.spaces import ACTION, OBSERVATION, split_masks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,10 +184,10 @@ class _TrajectoryPlayer:
         self._observations = SpaceValues(env_slots.observation_space, OBSERVATION)
         self._actions = SpaceValues(env_slots.action_space, ACTION)
         self._history = ObservationHistory(history, self._slots) if history > 1 else None
-        self._shapes = {
-            name: (*p["shape"][:-1], p["shape"][-1] // history) if history > 1 else p["shape"]
-            for name, p in get_learning_specs(sampler.model)
-        }
+        self._shapes = {name: tuple(p["shape"]) for name, p in get_learning_specs(sampler.model)}
+        for name, shape in split_masks(self._shapes)[0].items():
+            if history > 1:
+                self._shapes[name] = (*shape[:-1], shape[-1] // history)
         # Part -> name -> [k, ...] of each step, and the slots' first steps that are not taken yet.
         self._steps: list[dict[str, dict[str, np.ndarray]]] = []
         self._begins = [0] * self._slots
