@@ -9,6 +9,8 @@ import numpy as np
 from relaax_like.wire import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import ACTION, MASK
 
+from .gym_slots import FAILURES
+
 AUTO, OFF = "auto", "off"
 _USUAL = "action_mask"
 _LEAF = f"{MASK}{ACTION}"
@@ -39,7 +41,10 @@ def add_masks(env: gym.Env, where: str, seed: int | None) -> tuple[gym.Env, Any]
         observation = env.observation_space
         if isinstance(observation, gym.spaces.Dict) and name in observation.spaces:
             return LegalActions(env, name, in_info=False), None
-        first = env.reset(seed=seed)
+        try:
+            first = env.reset(seed=seed)
+        except FAILURES:  # which the first reset of the run reports
+            return env, None
         if isinstance(first, tuple) and len(first) == 2 and name in first[1]:
             env = LegalActions(env, name, in_info=True)
             first = env.add(*first)

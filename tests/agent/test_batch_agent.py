@@ -38,6 +38,7 @@ class RecordingProcessor:
         self.refreshes = 0
         self.state_shapes = state_shapes or {}
         self.reward_columns = {"reward": slice(0, 1)}
+        self.input_shapes = {"observation": (1,)}
 
     def submit(self, rollout, episodes, on_done, env_steps, agent="", is_urgent=False):
         self.submitted.append((rollout, list_ended(episodes), on_done))

@@ -230,7 +230,7 @@ def test_a_hello_waits_longer_if_its_client_is_pinged(wants_pings: bool, longest
     greeting: Any = SimpleNamespace(
         client_name="a",
         slots=1,
-        observation_spaces=CARTPOLE.observations,
+        inputs=CARTPOLE.observations,
         action_spaces=CARTPOLE.actions,
         exploit=False,
         max_wait_sec=None,
