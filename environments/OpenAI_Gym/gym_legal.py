@@ -1,5 +1,6 @@
 """Masks of legal actions, from where environments have them: `info`, or a Dict observation."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -45,6 +46,9 @@ def add_masks(env: gym.Env, where: str, seed: int | None) -> tuple[gym.Env, Any]
             first = env.reset(seed=seed)
         except FAILURES:  # which the first reset of the run reports
             return env, None
+        if isinstance(first, tuple) and len(first) == 2:
+            # The array can be that of other environments, too, which are reset before it is read.
+            first = copy.deepcopy(first[0]), first[1]
         if isinstance(first, tuple) and len(first) == 2 and name in first[1]:
             env = LegalActions(env, name, in_info=True)
             first = env.add(*first)

@@ -81,6 +81,28 @@ def test_the_mask_becomes_a_leaf_and_no_reset_is_made_twice(where, action):
     slots.close()
 
 
+class Sharing(gym.Env):
+    """All environments write their observations into one array."""
+
+    action_space = gym.spaces.Discrete(2)
+    observation_space = gym.spaces.Box(0, 10, (1,), np.float32)
+    shared = np.zeros(1, np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.shared[:] = self.np_random.integers(1, 10)
+        return self.shared, {}
+
+
+gym.register("Sharing-v0", entry_point=Sharing)
+
+
+def test_a_first_look_keeps_its_observation():
+    first = make_slots("Sharing-v0", 5, seed=0).reset()
+    want = [np.random.default_rng(seed).integers(1, 10) for seed in range(5)]
+    np.testing.assert_array_equal(first[:, 0], want)
+
+
 def test_a_name_off_and_what_is_refused():
     named = make_slots("Walk-v0", env_args={"where": "other"}, masks="legal")
     assert MASK in named.observation_space
