@@ -259,14 +259,16 @@ def evaluate(
     if experiment.environment is None:
         from relaax_like.launch.client_evaluation import evaluate_with_clients
 
-        found = evaluate_with_clients(experiment, episodes, version, timeout)
+        results = {"": evaluate_with_clients(experiment, episodes, version, timeout)}
     else:
         wish = None if video is None else evaluation.Video(path=video, episodes=video_episodes)
-        found = evaluation.evaluate_snapshot(experiment, episodes, version, wish)
+        results = evaluation.evaluate_policies(experiment, episodes, version, wish)
     if as_json:
-        print(json.dumps(evaluation.evaluation_to_dict(found)))
+        numbers = {name: evaluation.evaluation_to_dict(one) for name, one in results.items()}
+        print(json.dumps(numbers.get("", numbers)))
         return 0
-    print(evaluation.format_evaluation(found))
+    for name, found in results.items():
+        print(f"{name}: " * bool(name) + evaluation.format_evaluation(found))
     if found.video:
         print(found.video)
     return 0

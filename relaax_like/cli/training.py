@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from relaax_like.config.keys import flags_to_overrides
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
+from relaax_like.config.policies import refuse_with_policies
 from relaax_like.config.run_folder import fix_run_dir
 from relaax_like.runs.folders.modes import LogMode
 from relaax_like.runs.processes.process import (
@@ -233,12 +234,19 @@ def _run_processes(
     begins_new_run: bool = False,
 ) -> int:
     from relaax_like.launch.parameter_server import make_run_dir
-    from relaax_like.runs.folders.run_folder import RUN, describe_start, validate_not_emptied
+    from relaax_like.runs.folders.run_folder import (
+        RUN,
+        describe_start,
+        validate_not_emptied,
+        write_config,
+    )
     from relaax_like.runs.processes.launcher import Launcher
     from relaax_like.runs.processes.log_file import add_log_file
     from relaax_like.runs.processes.manager import Manager, output
 
     setup_logging("INFO")
+    if ray is not None:
+        refuse_with_policies(experiment.policies, "--ray", "Ray runs one policy")
     topology = _plan(experiment, [*sets, *fix_run_dir(experiment.run_dir)], trace, ray is not None)
     with contextlib.ExitStack() as ends:
         launcher: Launcher | None = None
@@ -254,6 +262,8 @@ def _run_processes(
         make_run_dir(experiment)
         add_log_file(experiment.run_dir, ("", output.name))
         describe_start(experiment, RUN)
+        if experiment.policies:  # otherwise the parameter server writes it
+            write_config(experiment)
         if trace:
             clear_traces(experiment)
         shutdown = Shutdown()

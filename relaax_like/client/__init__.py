@@ -31,6 +31,7 @@ from relaax_like.client.interactor import (
     RunSummary,
     SlotEpisode,
     Transition,
+    get_agents,
     reset_first,
 )
 from relaax_like.wire.security import ClientSecurity
@@ -54,6 +55,7 @@ __all__ = [
     "add_security_arguments",
     "find_exit_status",
     "find_versions",
+    "get_agents",
     "make_security",
     "parse_count",
     "parse_positive",

@@ -7,7 +7,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -26,6 +26,7 @@ from relaax_like.client.connection import MAX_WAIT_SEC, Connection
 from relaax_like.client.fast_path import ActionsReader, pack_step
 from relaax_like.client.outcome import validate_flags, validate_outcome, validate_success
 from relaax_like.client.scalars import ScalarBuffer
+from relaax_like.client.slot_names import AGENTS, validate_agents
 from relaax_like.client.user_spaces import make_space_values
 from relaax_like.client.values import UserSpace, Values
 from relaax_like.v1 import rlx_pb2
@@ -229,6 +230,15 @@ class RlxClient(Closing):
         LateAnswerError; needs `max_wait_ms`. None: `timeout_sec`, after which the session ends.
       versions: package -> version of the simulator, which the run notes; see
         `relaax_like.client.find_versions`. None: not said.
+      agents: the agent that plays in each slot, one name per slot, 1 to 100 printable characters.
+        A server that does not know agents takes all slots for environments of their own. None: not
+        said.
+      games: the game of each slot; slots with equal numbers play one game. Needs `agents`. None:
+        each slot is a game of its own.
+      kinds: the kind of each slot, where their spaces differ: 1 to 60 letters, digits and `_-.`.
+        The spaces are then dicts: the leaves KIND, KIND/name, and `mask:` before either, belong to
+        the slots of that kind, and their rows of other slots can be any valid values. Needs
+        `agents`. None: each slot has all leaves.
       retry: how `reconnect` waits. When given, the first connection is retried the same way.
       report: called with each line about waiting and reconnecting; default: prints it to
         stdout.
@@ -241,8 +251,8 @@ class RlxClient(Closing):
       ServerUnavailableError: no server answers there, or it is full or not ready (only without
         `retry`, or after its last attempt).
       NotAllowedError: the server does not accept the token, or a certificate is not accepted.
-      ProtocolError: the server refused the hello, does not support `max_wait_ms`, or is not an
-        rlx server.
+      ProtocolError: the server refused the hello, does not support `max_wait_ms`, masks or `kinds`,
+        or is not an rlx server.
     """
 
     def __init__(
@@ -261,6 +271,9 @@ class RlxClient(Closing):
         max_wait_ms: int | None = None,
         answer_timeout_sec: float | None = None,
         versions: Mapping[str, str] | None = None,
+        agents: Sequence[str] | None = None,
+        games: Sequence[int] | None = None,
+        kinds: Sequence[str] | None = None,
         retry: Retry | None = None,
         report: Callable[[str], None] | None = None,
     ) -> None:
@@ -280,6 +293,11 @@ class RlxClient(Closing):
         self._max_wait_ms = max_wait_ms
         self._answer_timeout_sec = None if answer_timeout_sec is None else float(answer_timeout_sec)
         self._hello = self._make_hello(exploit, validate_versions(versions or {}))
+        if agents is not None or games is not None or kinds is not None:
+            leaves = {*self._observations.spaces}, {*self._actions.spaces}
+            named = validate_agents(self.slots, leaves, agents, games, kinds)
+            self._hello.MergeFrom(rlx_pb2.Hello(**named))
+            self._hello.features[:] = sorted({*self._hello.features, AGENTS})
         self._timeout_sec = timeout_sec
         self._connect_timeout_sec = connect_timeout_sec
         self._retry = _validate_optional("retry", retry, Retry) or Retry()
@@ -372,8 +390,8 @@ class RlxClient(Closing):
           InvalidInputError: the hello is too long.
           ServerUnavailableError: no server answers there, or it is full or not ready.
           NotAllowedError: client or server does not trust the other.
-          ProtocolError: the server refused the hello, does not support `max_wait_ms`, or is not an
-            rlx server.
+          ProtocolError: the server refused the hello, does not support `max_wait_ms`, masks or
+            `kinds`, or is not an rlx server.
         """
         self._drop_connection()
         self._closed = False
@@ -416,6 +434,12 @@ class RlxClient(Closing):
                 f"masks: the environment says which actions are legal, but the run at "
                 f"{self._address} does not take that: it was begun without masks, or its agents "
                 "cannot use them; begin another run, or play without (environment.masks: off)"
+            )
+        if self._hello.kinds and AGENTS not in features:
+            raise ProtocolError(
+                f"kinds: the run at {self._address} cannot take agents with different spaces "
+                f"({', '.join(sorted(set(self._hello.kinds)))!s:.200}); give it policies, one for "
+                "each of them, or update the server"
             )
 
     def ping(self) -> None:

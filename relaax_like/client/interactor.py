@@ -61,6 +61,12 @@ class EnvironmentSlots(Protocol):
 
     Optional, too: `simulator`, the class of the environments, whose packages' versions a run notes.
 
+    Optional, if several agents play: `agents`, `games` and `kinds`, as of `RlxClient`, each None if
+    it is not known; and `present`, `[k]` bool, the slots that take part in the next step, as known
+    after each reset and step; None: all. Then `step` ignores the actions of the others. A slot that
+    has ended is absent until the next game begins. It begins once all slots of the game have ended,
+    in the same step, and a reset of one slot resets its game.
+
     Attributes:
       slots: environments, k.
       observation_space: a leaf, or a dict name -> leaf.
@@ -109,6 +115,7 @@ class SlotEpisode:
       length: steps that the agent chose.
       truncated: whether it was cut off.
       success: 1 solved, 0 not solved, -1 unknown.
+      agent: which played, if the environments have `agents`.
     """
 
     slot: int
@@ -116,6 +123,7 @@ class SlotEpisode:
     length: int
     truncated: bool
     success: int = -1
+    agent: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +131,8 @@ class RunSummary:
     """The counts and times of an `Interactor`, of all its runs together.
 
     Attributes:
-      episodes: number of episodes that ended; episodes lost with a server are not counted.
+      episodes: number of episodes that ended, or of games if the environments have `games`; those
+        lost with a server are not counted.
       steps: number of steps that the agent chose, in all slots together.
       finished: not empty when training has ended: what ended it.
       losses: how many times the server was lost.
@@ -150,8 +159,12 @@ class Interactor:
     `max_steps`, when `stop` is set, or once each slot has ended an episode after `end_episodes`. If
     the server is lost, the agent reconnects and all environments are reset.
 
+    Slots that play one game (`games`) count together: a game has ended when all its slots have, and
+    if the step limit cuts off one of them, it cuts off the game. An absent slot makes no step, and
+    what ends without a step is not an episode.
+
     Attributes:
-      episodes: ended so far.
+      episodes: ended so far; games, if the environments have `games`.
       steps: chosen by the agent so far, in all slots together.
 
     Args:
@@ -161,7 +174,7 @@ class Interactor:
         agent does not see them, and they are not counted. If one of them ends the episode, the
         rest follow in the next one.
       max_episode_steps: steps of the agent after which an episode is truncated; None: never.
-      max_episodes: ends the run after this many episodes.
+      max_episodes: ends the run after this many episodes, or games.
       max_steps: ends the run after at least this many steps of all slots together.
       stop: ends the run after the step during which it was set.
       on_episode: called for each episode that ended.
@@ -172,7 +185,7 @@ class Interactor:
 
     Raises:
       ConfigError: a number out of range, an action space that is not a `UserSpace`, or random
-        actions for several slots that cannot be stepped one by one.
+        actions for slots that play games together, or that cannot be stepped one by one.
     """
 
     def __init__(
@@ -192,6 +205,12 @@ class Interactor:
     ) -> None:
         _validate_bounds(random_steps, max_episode_steps, max_episodes, max_steps)
         self._partial_step = getattr(env_slots, "partial_step", None)
+        games = getattr(env_slots, "games", None)
+        if random_steps and (games is not None or hasattr(env_slots, "present")):
+            raise ConfigError(
+                f"random_steps: {random_steps}, but several agents play each game, which cannot "
+                "begin with random actions of one of them; set random_steps to 0"
+            )
         if random_steps and env_slots.slots > 1 and self._partial_step is None:
             raise ConfigError(
                 f"random_steps: {random_steps}, but these {env_slots.slots} environments can only "
@@ -209,6 +228,14 @@ class Interactor:
         self._max_steps = max_steps
         self._first = first
         self._stop = stop or threading.Event()
+        # [k]: number of each slot's game, from 0.
+        self._games = np.unique(
+            np.arange(env_slots.slots) if games is None else games, return_inverse=True
+        )[1]
+        self._has_games = games is not None
+        self._names = getattr(env_slots, "agents", None) or [""] * env_slots.slots
+        self._over = np.zeros(env_slots.slots, np.bool_)  # slots that have ended in their game
+        self._present = np.ones(env_slots.slots, np.bool_)  # slots that were asked to act
         self._ending: np.ndarray | None = None  # [k] bool: slots that still play to an end
         self._on_episode = on_episode
         self._on_step = on_step
@@ -252,7 +279,7 @@ class Interactor:
                     break
 
     def end_episodes(self) -> None:
-        """Ends the run once each slot has ended the episode that it plays; from any thread."""
+        """Ends the run once each slot has ended its episode, or its game; from any thread."""
         self._ending = np.ones(len(self._lengths), np.bool_)
 
     def get_state(self) -> dict[str, Any]:
@@ -308,6 +335,7 @@ class Interactor:
         else:
             self._scores[:] = 0
             self._lengths[:] = 0
+            self._over[:] = False
             actions = self._ask(observations=self._begin(None))
         while not self._finished and not self._done():
             transition = self._advance(actions)
@@ -324,7 +352,10 @@ class Interactor:
 
     def _ask(self, observations: Any, *outcome: Any) -> Any:
         start = time.perf_counter()
-        result = self._agent.step(observations, *outcome)
+        present = getattr(self._env_slots, "present", None)
+        more = {} if present is None else {"present": present}
+        self._present = np.ones_like(self._over) if present is None else np.asarray(present)
+        result = self._agent.step(observations, *outcome, **more)
         self._agent_sec += time.perf_counter() - start
         return self._take(result)
 
@@ -337,12 +368,14 @@ class Interactor:
         start, mark = time.perf_counter(), tracing.begin()
         self._called_at = time.monotonic()
         transition = _validate_shapes(self._env_slots.step(actions), len(self._lengths))
-        self._lengths += 1
+        self._lengths += self._present
         ended = transition.terminated | transition.truncated
         over = (
             (self._lengths >= self._max_episode_steps) & ~ended if self._max_episode_steps else None
         )
         if over is not None and over.any():
+            if self._has_games:
+                over = np.isin(self._games, self._games[over]) & ~(self._over | ended)
             transition = self._truncate(transition, over)
             ended |= over
         if self._random_steps and ended.any():
@@ -395,21 +428,30 @@ class Interactor:
     def _count(self, transition: Transition) -> None:
         rewards = np.asarray(transition.rewards)
         self._scores += rewards if rewards.ndim == 1 else rewards.sum(axis=1)
-        self.steps += len(self._lengths)
+        self.steps += int(self._present.sum())
         ended = transition.terminated | transition.truncated
-        if self._ending is not None:
-            self._ending &= ~ended
         for slot in np.flatnonzero(ended).tolist():
             self._end_episode(slot, transition)
+        if self._has_games:
+            self._over |= ended
+            ended = ~np.isin(self._games, self._games[~self._over])  # slots of complete games
+            self.episodes += len(np.unique(self._games[ended]))
+            self._over &= ~ended
+        if self._ending is not None:
+            self._ending &= ~ended
 
     def _end_episode(self, slot: int, transition: Transition) -> None:
-        self.episodes += 1
+        if not self._lengths[slot]:
+            self._scores[slot] = 0
+            return
+        self.episodes += not self._has_games
         episode = SlotEpisode(
             slot=slot,
             score=float(self._scores[slot]),
             length=int(self._lengths[slot]),
             truncated=bool(transition.truncated[slot]),
             success=-1 if transition.success is None else int(transition.success[slot]),
+            agent=self._names[slot],
         )
         self._ends.append(0 if episode.truncated else episode.length)
         if episode.length >= _MIN_LENGTH and self._ends.count(episode.length) >= _EQUAL:
@@ -418,6 +460,11 @@ class Interactor:
         self._lengths[slot] = 0
         if self._on_episode is not None:
             self._on_episode(episode)
+
+
+def get_agents(env_slots: EnvironmentSlots) -> dict[str, Any]:
+    """Returns what environments say of their agents: arguments of `RlxClient`."""
+    return {name: getattr(env_slots, name, None) for name in ("agents", "games", "kinds")}
 
 
 def reset_first(env_slots: EnvironmentSlots) -> Values:

@@ -15,7 +15,12 @@ from relaax_like.client.arguments import (
 )
 from relaax_like.client.client import Retry, RlxClient
 from relaax_like.client.exit_status import find_exit_status
-from relaax_like.client.interactor import EnvironmentSlots, Interactor, RunSummary
+from relaax_like.client.interactor import (
+    EnvironmentSlots,
+    Interactor,
+    RunSummary,
+    get_agents,
+)
 from relaax_like.wire.errors import ConfigError, RelaaxError, print_error
 
 # Arguments by name, number of slots, seed or None -> the environments.
@@ -85,6 +90,7 @@ def _play(args: argparse.Namespace, make_slots: MakeSlots) -> RunSummary:
         exploit=args.exploit,
         security=make_security(args),
         retry=Retry(),
+        **get_agents(slots),
     ) as client:
         return run_until_hung_up(Interactor(slots, client, max_episodes=args.episodes))
 

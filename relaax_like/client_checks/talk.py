@@ -229,8 +229,9 @@ class Talk(Slots):
             is_elsewhere = body.count(token.encode()) > is_sent
             self._note("hello.no_secret", not is_elsewhere, "another field contains the token")
         agents, games, slots = hello.agents, hello.games, hello.slots
-        if agents or games or _AGENTS in hello.features:
-            fits = len(agents) == slots and len(games) in (0, slots) and _AGENTS in hello.features
+        if agents or games or hello.kinds or _AGENTS in hello.features:
+            counts = {len(games), len(hello.kinds)} <= {0, slots}
+            fits = len(agents) == slots and counts and _AGENTS in hello.features
             names = all(1 <= len(name) <= 100 and name.isprintable() for name in agents)
             seen = f"{len(agents)} agents, {len(games)} games, {slots} slots"
             self._note("hello.agents", fits and names, seen)

@@ -6,10 +6,12 @@ from typing import Any
 from relaax_like.config.models import (
     ENVIRONMENT,
     LEARNER,
+    METRICS_SERVER,
     PARAMETER_SERVER,
     RLX_SERVER,
     SECURITY,
     TLS_KEYS,
+    Experiment,
     LearnerConfig,
     SecurityConfig,
 )
@@ -199,6 +201,42 @@ def find_server_contradictions(sections: Mapping[str, Any]) -> Iterator[Contradi
                 (ENVIRONMENT, key),
                 f"{wanted} is above {RLX_SERVER}.{limit_key} ({limit}); lower {key}, or raise "
                 f"{limit_key}",
+            )
+
+
+def find_policy_contradictions(experiment: Experiment) -> Iterator[Contradiction]:
+    """Yields what only runs of one policy support yet.
+
+    Args:
+      experiment: can have policies.
+    """
+    if not experiment.policies:
+        return
+    server = experiment.parameter_server
+    for key in ("mirror_url", "prometheus_bind"):
+        if getattr(server, key) is not None:
+            yield (PARAMETER_SERVER, key), "each policy needs its own; set it in `policies`"
+    if experiment.metrics_server is not None:
+        yield (METRICS_SERVER,), "policies write their curves themselves; remove the section"
+    for name, policy in experiment.policies.items():
+        learner = policy.experiment.learner
+        for key, allowed in (
+            ("offline", None),
+            ("workers", 0),
+            ("eval_freq", 0),
+            ("target_eval_return", None),
+        ):
+            value = getattr(learner, key)
+            if value != allowed:
+                yield (
+                    ("policies", name, LEARNER, key),
+                    f"{describe_value(value)}, but this needs a run of one policy; remove it",
+                )
+        if learner.placement == "standalone":
+            yield (
+                ("policies", name, LEARNER, "placement"),
+                "'standalone', but policies learn beside their agents (agent) or in a parameter "
+                "server of their own (server); set it to one of them",
             )
 
 

@@ -21,6 +21,7 @@ from relaax_like.config.contradictions import (
     Plans,
     find_learner_contradictions,
     find_plan_mistakes,
+    find_policy_contradictions,
     find_security_contradictions,
     find_server_contradictions,
 )
@@ -40,6 +41,7 @@ from relaax_like.config.models import (
     LearnerConfig,
     MetricsServerConfig,
     ParameterServerConfig,
+    PolicyRun,
     RlxServerConfig,
     SecurityConfig,
     TopConfig,
@@ -48,6 +50,15 @@ from relaax_like.config.models import (
 )
 from relaax_like.config.places import describe_error, describe_place, find_folder
 from relaax_like.config.plan import Offline, Plan, find_placement, get_plan, list_plans
+from relaax_like.config.policies import (
+    AGENTS,
+    POLICIES,
+    POLICY,
+    TO_TRAIN,
+    check_policies,
+    make_shared,
+    select_policy,
+)
 from relaax_like.config.problems import Problems, describe_errors, describe_value
 from relaax_like.config.run_folder import find_run_dir, fix_run_dir
 from relaax_like.config.run_spaces import read_run_spaces
@@ -88,7 +99,18 @@ def load_experiment(
     if logdir is not None:
         run_dir = find_run_dir(Path(logdir), run_name, export_experiment(experiment), new_run)
         experiment = load_document(read_document(path, [*overrides, *fix_run_dir(run_dir)]))
-    if experiment.algorithm.lacks_spaces and not new_run:
+    return experiment if new_run else _add_run_spaces(experiment)
+
+
+def _add_run_spaces(experiment: Experiment) -> Experiment:
+    """Completes an experiment, and those of its policies, with the spaces in their folders."""
+    if experiment.policies:
+        policies = {
+            name: dataclasses.replace(policy, experiment=_add_run_spaces(policy.experiment))
+            for name, policy in experiment.policies.items()
+        }
+        return dataclasses.replace(experiment, policies=policies)
+    if experiment.algorithm.lacks_spaces:
         found = read_run_spaces(experiment.run_dir)
         if found is not None:
             return add_spaces(experiment, *found)[0]
@@ -168,9 +190,39 @@ def load_document(document: YamlDocument) -> Experiment:
     """Validates the content of an experiment's file, in which aliases are replaced.
 
     Raises:
-      ConfigError: the settings are wrong: one line per problem, all of them at once.
+      ConfigError: the settings are wrong: one line per problem, all of them at once, but those of
+        each of several policies by themselves.
     """
-    return _ExperimentLoader(document).load()
+    if not document.data.keys() & {POLICIES, TO_TRAIN, POLICY}:
+        return _ExperimentLoader(document).load()
+    names = check_policies(document)
+    run_dir = _ExperimentLoader(make_shared(document)).find_run_dir()
+    chosen = document.data.get(POLICY)
+    experiments = {
+        name: dataclasses.replace(
+            _ExperimentLoader(select_policy(document, name, run_dir)).load(), policy=name
+        )
+        for name in ([chosen] if chosen else names)
+    }
+    if chosen:
+        return experiments[chosen]
+    trained = document.data.get(TO_TRAIN) or names
+    policies = {
+        name: PolicyRun(
+            agents=tuple(document.data[POLICIES][name][AGENTS]),
+            trains=name in trained,
+            experiment=one,
+        )
+        for name, one in experiments.items()
+    }
+    shared = make_shared(document)
+    shared.data[ALGORITHM] = select_policy(document, names[0], run_dir).data[ALGORITHM]
+    experiment = dataclasses.replace(_ExperimentLoader(shared).load(), policies=policies)
+    for loc, text in find_policy_contradictions(experiment):
+        problems = Problems(document)
+        problems.add(loc, text)
+        problems.raise_if_any()
+    return experiment
 
 
 def dump_experiment(experiment: Experiment) -> str:
@@ -189,6 +241,22 @@ def export_experiment(experiment: Experiment) -> dict[str, Any]:
     for name, section in experiment.sections.items():
         if section is not None:
             data[name] = _dump_section(section)
+    if experiment.policies:
+        data[POLICIES] = {name: _dump_policy(one) for name, one in experiment.policies.items()}
+        data[TO_TRAIN] = [name for name, one in experiment.policies.items() if one.trains]
+    return data
+
+
+def _dump_policy(policy: PolicyRun) -> dict[str, Any]:
+    own = policy.experiment
+    data: dict[str, Any] = {AGENTS: list(policy.agents)}
+    sections = (ALGORITHM, LEARNER, PARAMETER_SERVER)
+    data |= {name: _dump_section(section) for name in sections if (section := own.sections[name])}
+    data[RLX_SERVER] = {"parameter_server": str(own.rlx_server.parameter_server)}
+    server = data[PARAMETER_SERVER]
+    for key, folder in (("checkpoint_dir", "checkpoints"), ("metrics_dir", "metrics")):
+        if server[key] == str(own.run_dir / folder):  # the run can be moved
+            del server[key]
     return data
 
 
@@ -209,6 +277,11 @@ class _ExperimentLoader:
         self._data = document.data
         self._base_dir = document.file.parent
         self._problems = Problems(document)
+
+    def find_run_dir(self) -> Path:
+        """Returns the folder of the run; any one, if the top-level keys are wrong."""
+        top = self._load_top()
+        return top.run_dir if top else self._default_run_dir()
 
     def load(self) -> Experiment:
         self._problems.add_unknown_keys((), self._data, [*_TOP_KEYS, *SECTIONS])

@@ -1,7 +1,8 @@
 """The sections of an experiment's YAML file, typed."""
 
 import os
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -439,6 +440,21 @@ def to_attribute(section: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PolicyRun:
+    """One of several policies of a run.
+
+    Attributes:
+      agents: names and patterns of its agents; see `config.policies.map_agents`.
+      trains: whether it learns; otherwise it plays with the values that its run has.
+      experiment: its own run.
+    """
+
+    agents: tuple[str, ...]
+    trains: bool
+    experiment: "Experiment"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Experiment:
     """One YAML file, fully validated; every default is filled in.
 
@@ -458,6 +474,10 @@ class Experiment:
       environment: None when the file has no such section.
       environment_program: the file to start, or slots.py if there is no program; None without an
         environment.
+      policies: name -> one of several policies, each with a run of its own; {}: this is the run of
+        one policy. With several, the sections of which policies have their own are those of the
+        first one.
+      policy: its name, if this is the run of one of several policies.
     """
 
     file: Path
@@ -474,6 +494,13 @@ class Experiment:
     algorithm_folder: Path
     environment: EnvironmentConfig | None
     environment_program: Path | None
+    policies: Mapping[str, PolicyRun] = field(default_factory=dict)
+    policy: str = ""
+
+    @property
+    def runs(self) -> "list[Experiment]":
+        """The runs of its policies; without several, only itself."""
+        return [policy.experiment for policy in self.policies.values()] or [self]
 
     @property
     def sections(self) -> dict[str, Settings | None]:

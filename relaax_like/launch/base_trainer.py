@@ -28,6 +28,7 @@ from relaax_like.nn.compiling import get_compile_seconds
 from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.nn.threads import limit_blas_threads
 from relaax_like.parameter_server.parameter_server import ParameterServer
+from relaax_like.rlx_server.hosting import AgentHost
 from relaax_like.runs.folders.live import JsonProgress, NewestScalars, Progress, open_progress
 from relaax_like.runs.folders.modes import LogMode
 from relaax_like.runs.folders.progress import print_summary, watch_progress
@@ -75,6 +76,9 @@ class BaseTrainer(abc.ABC):
       overrides: of keys of its file, for child processes.
       log: how the progress is shown.
     """
+
+    always_trains = False
+    """Whether `train` is also called if the run has already finished."""
 
     def __init__(
         self,
@@ -175,18 +179,8 @@ class BaseTrainer(abc.ABC):
           RelaaxError, Exception: see `AgentHost.make_slot_agents`.
         """
         with tracing.span(tracing.START):
-
-            def make_client(client_id: str) -> ParameterServerClient:
-                return InProcessClient(server, client_id)
-
-            # The name is always the same, and so are the seeds derived from it: two runs with the
-            # same seed act identically.
-            if self.experiment.learner.placement == "server":
-                host = make_serial_host(self.experiment, make_client, server, "local")
-            else:
-                host = make_agent_host(self.experiment, make_client, "local")
             try:
-                agents = LocalAgents(slots, host, stop=stop)
+                agents = LocalAgents(slots, self.make_host(server), stop=stop)
             except ProtocolError as error:
                 text = describe_mismatch(error) if server.version > 0 else str(error)
                 raise ConfigError(text) from error
@@ -194,6 +188,18 @@ class BaseTrainer(abc.ABC):
         keep_slots_versions(self.experiment, "this process", slots)
         self.note_ready()
         return agents
+
+    def make_host(self, server: ParameterServer) -> AgentHost:
+        """Makes what builds the agents, which learn; see `make_agents`, also for the errors."""
+
+        def make_client(client_id: str) -> ParameterServerClient:
+            return InProcessClient(server, client_id)
+
+        # The name is always the same, and so are the seeds derived from it: two runs with the
+        # same seed act identically.
+        if self.experiment.learner.placement == "server":
+            return make_serial_host(self.experiment, make_client, server, "local")
+        return make_agent_host(self.experiment, make_client, "local")
 
     def note_ready(self) -> None:
         """Ends the startup time that the summary shows; later calls have no effect."""
@@ -227,7 +233,7 @@ class BaseTrainer(abc.ABC):
             )
             watching.start()
             try:
-                if not server.finished:
+                if not server.finished or self.always_trains:
                     learner = self.experiment.learner
                     if learner.placement == "server" and not learner.workers:
                         set_backprop_workers(self.experiment)

@@ -5,8 +5,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,11 @@ from relaax_like.launch.local import (
     LocalAgents,
     ask_environment,
     make_interactor,
+    open_one_slot,
     open_slots,
 )
-from relaax_like.launch.saved_policy import LATEST, SavedPolicy, read_snapshot
+from relaax_like.launch.policies import complete_policies, open_saved_host
+from relaax_like.launch.saved_policy import LATEST, read_snapshot
 from relaax_like.nn.settings import prepare_tensorflow
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.runs.folders.video import FilmedSlots, draw_without_screen, validate_video
@@ -95,35 +97,59 @@ def evaluate_snapshot(
       SnapshotError: there is no usable snapshot.
       RelaaxError: the environment's code failed.
     """
+    return evaluate_policies(experiment, episodes, version, video)[""]
+
+
+def evaluate_policies(
+    experiment: Experiment, episodes: int, version: str = LATEST, video: Video | None = None
+) -> dict[str, EvaluationResult]:
+    """Plays with snapshots of all policies of a run; see `evaluate_snapshot`, also for the errors.
+
+    Args:
+      experiment: of the run; of one policy, or with several.
+      episodes: number of episodes, or games, to play.
+      version: see `evaluate_snapshot`.
+      video: see `evaluate_snapshot`.
+
+    Returns:
+      Policy -> the episodes of its agents; "" if the run has one policy.
+    """
     prepare_tensorflow(experiment, learns=False)
     if video is not None:
         validate_video(video.path)
         draw_without_screen()
-    experiment, _ = ask_environment(experiment)
-    state = read_snapshot(experiment, version)
-    filmed = "" if video is None else _film(experiment, state, video)
+    if experiment.policies:
+        experiment = complete_policies(experiment)
+        runs = {name: policy.experiment for name, policy in experiment.policies.items()}
+    else:
+        experiment, _ = ask_environment(experiment)
+        runs = {"": experiment}
+    states = {name: read_snapshot(run, version) for name, run in runs.items()}
+    filmed = "" if video is None else _film(experiment, states, video)
     with open_slots(experiment, "eval") as slots:
-        ended = _play(experiment, state, slots, episodes)
-    return EvaluationResult(
-        returns=np.array([episode.score for episode in ended]),
-        lengths=np.array([episode.length for episode in ended]),
-        global_t=state.global_t,
-        version=state.version,
-        video=filmed,
-        success=np.array([episode.success for episode in ended], np.int8),
-    )
+        ended = _play(experiment, states, slots, episodes)
+    return {
+        name: EvaluationResult(
+            returns=np.array([episode.score for episode in own]),
+            lengths=np.array([episode.length for episode in own]),
+            global_t=states[name].global_t,
+            version=states[name].version,
+            video=filmed,
+            success=np.array([episode.success for episode in own], np.int8),
+        )
+        for name, own in ended.items()
+        if own
+    }
 
 
-def _film(experiment: Experiment, state: State, video: Video) -> str:
+def _film(experiment: Experiment, states: Mapping[str, State], video: Video) -> str:
     """Records a video of one slot; returns a description of its content."""
-    if experiment.environment is not None:  # otherwise open_slots reports what is missing
-        one = experiment.environment.model_copy(update={"slots": 1})
-        experiment = replace(experiment, environment=one)
     with (
-        open_slots(experiment, "video", draw=True) as slots,
+        open_one_slot(experiment, "video", draw=True) as slots,
         FilmedSlots(slots, video.path) as filmed,
     ):
-        scores = [f"{e.score:g}" for e in _play(experiment, state, filmed, video.episodes)]
+        ended = _play(experiment, states, filmed, video.episodes)
+    scores = [f"{episode.score:g}" for own in ended.values() for episode in own]
     return (
         f"{filmed.path}: returns {', '.join(scores)}; {filmed.frames} frames at {filmed.fps:g} "
         "per second"
@@ -131,13 +157,20 @@ def _film(experiment: Experiment, state: State, video: Video) -> str:
 
 
 def _play(
-    experiment: Experiment, state: State, slots: EnvironmentSlots, episodes: int
-) -> list[SlotEpisode]:
+    experiment: Experiment, states: Mapping[str, State], slots: EnvironmentSlots, episodes: int
+) -> dict[str, list[SlotEpisode]]:
+    """Returns the episodes of each policy."""
     with (
-        SavedPolicy(experiment, state, "local") as policy,
-        contextlib.closing(LocalAgents(slots, policy.host, exploit=True)) as agents,
+        open_saved_host(experiment, states) as host,
+        contextlib.closing(LocalAgents(slots, host, exploit=True)) as agents,
     ):
-        return play_greedy(experiment, slots, agents, episodes)
+        games = len(set(getattr(slots, "games", None) or range(slots.slots)))
+        ended = play_greedy(experiment, slots, agents, episodes * slots.slots // games)
+        policies = agents.policies or [""] * slots.slots
+        return {
+            name: [episode for episode in ended if policies[episode.slot] == name]
+            for name in dict.fromkeys(policies)
+        }
 
 
 def play_greedy(

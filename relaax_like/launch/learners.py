@@ -120,7 +120,10 @@ def make_learners(
             gradient_task,
             _get_agents_plan(config, TASK),
             client,
-            _make_requests(experiment, model, not compile_in_background, client_id),
+            _make_requests(
+                *(experiment, model, not compile_in_background, client_id),
+                has_others=bool(experiment.policy),
+            ),
             seed=derive_seed(config.seed, "learn"),
             on_failure=on_failure,
             learner=_make_hooked_learner(experiment, client.metrics()),
@@ -178,8 +181,8 @@ def _make_requests(
       holds_agents: see `RequestQueue`.
       client_id: of the learner, for the names of trajectory files.
       task: one of several tasks; "": the only task.
-      has_others: whether agents have other tasks, too. Then none waits for an incomplete iteration:
-        an agent that waits for one task would delay the others.
+      has_others: whether clients have other tasks or policies, too. Then no agent waits for an
+        incomplete iteration: one that waits for one of them would delay the others.
     """
     from relaax_like.learn.collected import Collected
     from relaax_like.learn.request_queue import RequestQueue

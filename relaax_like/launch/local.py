@@ -25,10 +25,10 @@ from relaax_like.config.spaces import validate_run_spaces
 from relaax_like.experience.magnitudes import EXPECTED, find_too_large
 from relaax_like.launch.algorithm_code import locate_errors
 from relaax_like.rlx_server.batch_slots import BatchSlots
-from relaax_like.rlx_server.greeting import MASKS
+from relaax_like.rlx_server.greeting import MASKS, PRESENT
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.slots import SlotSpec
-from relaax_like.rlx_server.transition import ReceivedStep
+from relaax_like.rlx_server.transition import ReceivedStep, find_absent
 from relaax_like.runs.folders.versions import keep_versions
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError, describe_exception
@@ -55,6 +55,7 @@ class LocalAgents:
       has_state: whether these agents are batch-native.
       spaces: of the environments.
       waiting_sec: seconds for which batch-native agents have waited for a learner so far.
+      policies: of each slot; () if the run has one.
 
     Raises:
       ProtocolError: the algorithm cannot use the environments' spaces.
@@ -80,10 +81,12 @@ class LocalAgents:
         self._resumable = resumable
         self._ready = threading.Event()
         self.waiting_sec = 0.0
-        if isinstance(host, BatchHost):
-            host.on_ready = self._ready.set
-        self._slots = host.make_slot_agents(SlotSpec(*self.spaces, slots.slots, name, exploit))
+        host.on_ready = self._ready.set
+        spec = SlotSpec(*self.spaces, slots.slots, name, exploit)
+        agents, kinds = getattr(slots, "agents", None), getattr(slots, "kinds", None)
+        self._slots = host.make_slot_agents(spec._replace(agents=agents or (), kinds=kinds or ()))
         self.has_state = isinstance(self._slots, BatchSlots)
+        self.policies = self._slots.policies
         if (why := self._slots.unsupported.get(MASKS)) and split_masks(self.spaces.observations)[1]:
             raise ConfigError(
                 f"environment: it says which actions are legal, but {why}; set environment.masks: "
@@ -98,15 +101,23 @@ class LocalAgents:
         truncated: Any = None,
         final_observations: Any = None,
         success: Any = None,
+        present: np.ndarray | None = None,
     ) -> StepResult:
         """Processes a step of all slots and returns the next actions; see `RlxClient.step`.
 
         Raises:
-          InvalidInputError: an array does not fit; or see `BatchSlots.observe`.
+          InvalidInputError: an array does not fit, or these agents cannot use `present`; or see
+            `BatchSlots.observe`.
           RelaaxError: an agent's code, the policy or the learner failed.
           Exception: a hook of the learner failed.
         """
         ended = _find_ended(terminated, truncated)
+        if present is not None and (why := self._slots.unsupported.get(PRESENT)):
+            raise InvalidInputError(
+                f"present: agents of this environment take turns, or come and go, but {why}; use "
+                "an algorithm whose plan is OnPolicy, such as ppo",
+                "present",
+            )
         transition = ReceivedStep(
             observations=self._to_leaves(observations, "observations"),
             rewards=None if rewards is None else np.asarray(rewards).reshape(self._k, -1),
@@ -115,6 +126,7 @@ class LocalAgents:
             ended=ended,
             final_observations=self._to_leaves(final_observations, "final_observations", ended),
             success=success,
+            absent=None if present is None else find_absent(present),
         )
         self._slots.observe(self._slots.count(transition))
         return self.go_on()
@@ -383,6 +395,16 @@ def open_slots(
         slots.close()
 
 
+def open_one_slot(
+    experiment: Experiment, purpose: str, draw: bool = False
+) -> contextlib.AbstractContextManager[EnvironmentSlots]:
+    """Makes one environment, or game, instead of `environment.slots`; see `open_slots`."""
+    if experiment.environment is not None:  # otherwise open_slots reports what is missing
+        one = experiment.environment.model_copy(update={"slots": 1})
+        experiment = dataclasses.replace(experiment, environment=one)
+    return open_slots(experiment, purpose, draw)
+
+
 def _validate_rewards(experiment: Experiment, slots: EnvironmentSlots, name: str) -> None:
     """Compares the number of rewards, if the slots know it, with that of `algorithm.rewards`."""
     if not hasattr(experiment.algorithm, "rewards"):
@@ -459,10 +481,7 @@ def validate_environment(experiment: Experiment, purpose: str) -> RunSpaces:
 
 def _find_spaces(experiment: Experiment, purpose: str) -> RunSpaces:
     """Makes one environment, and returns the spaces of its observations and actions."""
-    if experiment.environment is not None:  # otherwise open_slots reports what is missing
-        one = experiment.environment.model_copy(update={"slots": 1})
-        experiment = dataclasses.replace(experiment, environment=one)
-    with open_slots(experiment, purpose) as slots:
+    with open_one_slot(experiment, purpose) as slots:
         observations = SpaceValues(slots.observation_space, OBSERVATION)
         actions = SpaceValues(slots.action_space, ACTION)
     return RunSpaces(observations.spaces, actions.spaces)

@@ -8,13 +8,15 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.config.address import Address
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment, RlxServerConfig
+from relaax_like.config.policies import POLICY
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import ClientsReport
 from relaax_like.core.roles import ParameterServerClient
@@ -38,6 +40,7 @@ from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.greeting import Greeting
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.late_host import LateHost
+from relaax_like.rlx_server.policy_host import PolicyHost
 from relaax_like.rlx_server.server import RlxServer, new_event_loop
 from relaax_like.rlx_server.session import Session
 from relaax_like.runs.processes.process import (
@@ -142,34 +145,91 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
     reporter = Reporter.from_environment()
     shutdown = Shutdown()
     security = prepare_bind(experiment)
-    address = str(settings.parameter_server.to_connect())
-    with BridgeControl().connect(address, make_client_security(experiment)) as link:
-        metrics = make_agent_metrics(experiment, link)
-        learner = _make_learner(experiment, overrides, link, shutdown)
-        host = _make_host(experiment, learner, metrics, link, shutdown)
+    with contextlib.ExitStack() as ends:
+        served = [
+            ends.enter_context(_open_run(run, [*overrides, *more], shutdown))
+            for run, more in _list_runs(experiment)
+        ]
+        first, host = served[0], served[0].host
+        if experiment.policies:
+            policies = experiment.policies
+            host = PolicyHost(
+                dict(zip(policies, (one.host for one in served), strict=True)),
+                {name: policy.agents for name, policy in policies.items()},
+                [name for name, policy in policies.items() if not policy.trains],
+            )
         newest: deque[Greeting] = deque(maxlen=1)  # of clients that train
 
         def watch_session(session: Session) -> None:
             session.on_training = newest.append
 
         server = make_rlx_server(
-            settings, host, metrics, security, reporter, on_session=watch_session
+            settings, host, first.metrics, security, reporter, on_session=watch_session
         )
 
         def announce() -> None:
-            ask = _ask_for_spaces if isinstance(host, LateHost) else _ask_for_manifest
-            if _announce_link(link, ask, shutdown) and _wait_for_learner(host, learner, shutdown):
+            if all(one.wait_ready(shutdown) for one in served):
                 reporter.report(Event.READY)
-                _report_clients(server, link, shutdown, newest)
+                links = [one.link for one in served]
+                _report_clients(server, links, shutdown, newest)
 
+        serve_until_stopped(server, settings, shutdown, announce)
+    return end_server(server, shutdown)
+
+
+def _list_runs(experiment: Experiment) -> Iterator[tuple[Experiment, list[str]]]:
+    """Yields the run of each policy, and the overrides with which its processes load it."""
+    for name, policy in experiment.policies.items():
+        if has_plain_agents(policy.experiment):
+            raise ConfigError(
+                f"{experiment.file}: policies.{name}.algorithm: its agents run their own code "
+                "(agent.py), but those of several policies act together; use another algorithm, "
+                "or derive Agent from BatchAgent"
+            )
+        yield policy.experiment, [f"{POLICY}={name}"]
+    if not experiment.policies:
+        yield experiment, []
+
+
+class _ServedRun(NamedTuple):
+    """What the agents of one policy need.
+
+    Attributes:
+      link: to its parameter server.
+      metrics: its recorder.
+      learner: the link to its learner.
+      host: makes its agents.
+    """
+
+    link: Link
+    metrics: Metrics
+    learner: RemoteLearners
+    host: AgentHost
+
+    def wait_ready(self, shutdown: Shutdown) -> bool:
+        """Waits until agents can be made; returns False if this process must end."""
+        ask = _ask_for_spaces if isinstance(self.host, LateHost) else _ask_for_manifest
+        found = _announce_link(self.link, ask, shutdown)
+        return found and _wait_for_learner(self.host, self.learner, shutdown)
+
+
+@contextlib.contextmanager
+def _open_run(
+    experiment: Experiment, overrides: Sequence[str], shutdown: Shutdown
+) -> Iterator[_ServedRun]:
+    """Connects to a run's parameter server, and closes what its agents share at the end."""
+    address = str(experiment.rlx_server.parameter_server.to_connect())
+    with BridgeControl().connect(address, make_client_security(experiment)) as link:
+        metrics = make_agent_metrics(experiment, link)
+        learner = _make_learner(experiment, overrides, link, shutdown)
+        host = _make_host(experiment, learner, metrics, link, shutdown)
         try:
-            serve_until_stopped(server, settings, shutdown, announce)
+            yield _ServedRun(link, metrics, learner, host)
         finally:
             host.close()
             learner.stop()
             if metrics is not link.metrics():
                 metrics.close()
-    return end_server(server, shutdown)
 
 
 def prepare_bind(experiment: Experiment) -> ServerSecurity:
@@ -343,9 +403,9 @@ def _wait_for_learner(host: AgentHost, learner: RemoteLearners, shutdown: Shutdo
 
 
 def _report_clients(
-    server: RlxServer, link: Link, shutdown: Shutdown, newest: deque[Greeting]
+    server: RlxServer, links: Sequence[Link], shutdown: Shutdown, newest: deque[Greeting]
 ) -> None:
-    """Reports the clients to the parameter server until this process ends, for `relaax status`.
+    """Reports the clients to parameter servers until this process ends, for `relaax status`.
 
     Also proposes the spaces of the newest client that trains; see `make_proposer`.
     """
@@ -353,13 +413,14 @@ def _report_clients(
     while not shutdown.requested.is_set():
         time.sleep(_REPORT_SEC)
         clients, num_clients = server.describe_clients()
-        with contextlib.suppress(RelaaxError):  # it is not available; the next report follows
-            link.report_clients(
-                ClientsReport(server_id=server_id, clients=tuple(clients), num_clients=num_clients)
-            )
-            if newest:
-                greeting = newest.pop()
-                link.propose_spaces(RunSpaces(greeting.inputs, greeting.action_spaces))
+        report = ClientsReport(server_id=server_id, clients=tuple(clients), num_clients=num_clients)
+        for link in links:
+            with contextlib.suppress(RelaaxError):  # it is not available; the next report follows
+                link.report_clients(report)
+        if newest and len(links) == 1:
+            greeting = newest.pop()
+            with contextlib.suppress(RelaaxError):
+                links[0].propose_spaces(RunSpaces(greeting.inputs, greeting.action_spaces))
 
 
 def _make_environment() -> dict[str, str]:

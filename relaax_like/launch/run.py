@@ -7,7 +7,7 @@ import os
 import shlex
 import socket
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,6 +24,7 @@ from relaax_like.config.models import (
     to_attribute,
 )
 from relaax_like.config.plan import Offline, get_plan
+from relaax_like.config.policies import POLICIES, POLICY
 from relaax_like.launch.security import (
     make_client_security,
     make_server_security,
@@ -72,9 +73,22 @@ def make_topology(
     # Absolute: an environment's program can change its working directory.
     folder = str((experiment.run_dir / TRACE_FOLDER).absolute())
     env = {tracing.ENVIRONMENT_VARIABLE: folder} if trace else {}
-    servers = [_make_server(name, experiment, overrides, env) for name in _find_servers(experiment)]
+    servers = [
+        _make_server(name, experiment, overrides, env)
+        for name in _find_servers(experiment)
+        if name != "ps" or not experiment.policies
+    ]
+    own = [
+        dataclasses.replace(
+            _make_server("ps", policy.experiment, [*overrides, f"{POLICY}={name}"], env),
+            name=f"ps-{name}",
+            ends_run=policy.trains,
+        )
+        for name, policy in experiment.policies.items()
+    ]
     clients = _make_clients(experiment, env)
-    return Topology(nodes=servers + clients, edges=_make_edges(experiment, clients))
+    edges = _make_edges(experiment, clients)
+    return Topology(nodes=own + servers + clients, edges=edges)
 
 
 def make_collectors(experiment: Experiment, overrides: Sequence[str] | None = None) -> Topology:
@@ -143,11 +157,14 @@ def keep_addresses(experiment: Experiment, topology: Topology) -> Topology:
       experiment: of the run, as in the file.
       topology: its processes.
     """
-    env = {ADDRESSES: json.dumps(export_addresses(experiment))}
-    nodes = [
-        dataclasses.replace(node, env={**node.env, **env}) if node.is_essential else node
-        for node in topology.nodes
-    ]
+    runs = {"ps": experiment}
+    runs |= {f"ps-{name}": policy.experiment for name, policy in experiment.policies.items()}
+    nodes = []
+    for node in topology.nodes:
+        if node.is_essential:
+            env = {ADDRESSES: json.dumps(export_addresses(runs[node.name]))}
+            node = dataclasses.replace(node, env={**node.env, **env})
+        nodes.append(node)
     return dataclasses.replace(topology, nodes=nodes)
 
 
@@ -159,7 +176,7 @@ def choose_ports(experiment: Experiment, names: Collection[str] = tuple(_SECTION
     """
     overrides = []
     with contextlib.ExitStack() as probes:  # open until all are found: they differ
-        for name, settings in _find_servers(experiment).items():
+        for prefix, name, settings in _list_servers(experiment):
             if settings.bind.port or name not in names:
                 continue
             host = settings.bind.host
@@ -167,14 +184,24 @@ def choose_ports(experiment: Experiment, names: Collection[str] = tuple(_SECTION
                 probe = probes.enter_context(bind_socket(host, 0))
             except OSError as error:
                 raise ConfigError(
-                    f"{_SECTIONS[name]}.bind: no port of {host} can be used: {error.strerror}; "
-                    "set the name or an address of this machine"
+                    f"{prefix}{_SECTIONS[name]}.bind: no port of {host} can be used: "
+                    f"{error.strerror}; set the name or an address of this machine"
                 ) from None
             address = Address(host, probe.getsockname()[1])
-            overrides.append(f"{_SECTIONS[name]}.bind={address}")
+            overrides.append(f"{prefix}{_SECTIONS[name]}.bind={address}")
             if name == "ps":
-                overrides.append(f"relaax-rlx-server.parameter_server={address.to_connect()}")
+                key = f"{prefix}{RLX_SERVER}.parameter_server"
+                overrides.append(f"{key}={address.to_connect()}")
     return overrides
+
+
+def _list_servers(experiment: Experiment) -> Iterator[tuple[str, str, Any]]:
+    """Yields each server of a run: prefix of its section's keys, name of its node, section."""
+    for name, settings in _find_servers(experiment).items():
+        if name != "ps" or not experiment.policies:
+            yield "", name, settings
+    for policy, own in experiment.policies.items():
+        yield f"{POLICIES}.{policy}.", "ps", own.experiment.parameter_server
 
 
 def validate_run(experiment: Experiment) -> None:
@@ -184,8 +211,9 @@ def validate_run(experiment: Experiment) -> None:
       ConfigError: a file of `security` cannot be used, the clients' token is missing, or only
         `relaax train` can train the run.
     """
-    validate_served(experiment)
-    _validate_no_trainer(experiment)
+    for run in experiment.runs:
+        validate_served(run)
+        _validate_no_trainer(run)
     make_server_security(experiment)
     make_client_security(experiment)
 
@@ -201,8 +229,8 @@ def validate_servers(experiment: Experiment) -> None:
     """
     validate_run(experiment)
     binds: dict[str, Address] = {}
-    for name, settings in _find_servers(experiment).items():
-        section = _SECTIONS[name]
+    for prefix, name, settings in _list_servers(experiment):
+        section = f"{prefix}{_SECTIONS[name]}"
         for other, bind in binds.items():
             if settings.bind.collides_with(bind):
                 raise ConfigError(
@@ -275,7 +303,11 @@ def _make_edges(experiment: Experiment, clients: Sequence[Node]) -> list[Edge]:
         Edge(source=client.name, target="rlx", protocol="rlx", address=rlx) for client in clients
     ]
     bridge = str(experiment.rlx_server.parameter_server.to_connect())
-    edges.append(Edge(source="rlx", target="ps", protocol="bridge", address=bridge))
+    if not experiment.policies:
+        edges.append(Edge(source="rlx", target="ps", protocol="bridge", address=bridge))
+    for name, policy in experiment.policies.items():
+        address = str(policy.experiment.rlx_server.parameter_server.to_connect())
+        edges.append(Edge(source="rlx", target=f"ps-{name}", protocol="bridge", address=address))
     servers = _find_servers(experiment)
     if "learner" in servers:
         address = str(experiment.learner.advertise or experiment.learner.bind.to_connect())

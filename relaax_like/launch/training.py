@@ -15,6 +15,7 @@ from relaax_like.config.run_folder import fix_run_dir
 from relaax_like.launch.base_trainer import BaseTrainer
 from relaax_like.launch.local import ask_environment, require_program
 from relaax_like.launch.offline_trainer import OfflineTrainer
+from relaax_like.launch.policies_trainer import PoliciesTrainer
 from relaax_like.launch.recordings import find_recorded_spaces
 from relaax_like.launch.trainer import Trainer
 from relaax_like.runs.folders.modes import LogMode
@@ -88,6 +89,8 @@ def make_trainer(
         training needs; the algorithm cannot use their spaces; or see `OfflineTrainer`.
       Exception: an error of the constructor in `trainer.py`.
     """
+    if experiment.policies:
+        return PoliciesTrainer(experiment, overrides, log)
     if experiment.learner.placement == "standalone":  # all is one process here
         learner = experiment.learner.model_copy(update={"placement": "server"})
         experiment = replace(experiment, learner=learner)

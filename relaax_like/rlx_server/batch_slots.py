@@ -42,6 +42,8 @@ class BatchSlots(Slots):
     """
 
     blocking = False
+    plays_on = False
+    """Whether the agents keep acting, without learning, after the end of their training."""
 
     def __init__(
         self,
@@ -108,6 +110,11 @@ class BatchSlots(Slots):
         return self._exploit or not self._agent.waiting
 
     @property
+    def finished(self) -> str:
+        """What ended the agents' training; "": it has not ended, or they do not learn."""
+        return "" if self._exploit else self._processor.finished
+
+    @property
     def discarded_steps(self) -> int:
         """See `Slots`."""
         return self._agent.discarded_steps
@@ -127,6 +134,8 @@ class BatchSlots(Slots):
           Exception: an error of the agent's own code, or of the learner; see `Learner.submit`.
         """
         self._watch(transition)
+        if self.plays_on and self.finished:
+            self._agent.learning = False
         self._goes_on = transition.observations is not None
         if transition.rewards is None:
             self._all_begin = True
@@ -174,7 +183,7 @@ class BatchSlots(Slots):
         Raises:
           Exception: an error of the agent's own code.
         """
-        if not self._goes_on or self._finished():
+        if not self._goes_on or (self.finished and not self.plays_on):
             return None
         return self._agent.request()
 
@@ -186,7 +195,8 @@ class BatchSlots(Slots):
           Exception: an error of the agent's own code.
         """
         if prediction is None:
-            return Decision(actions=None, finished=self._finished(), version=0)
+            finished = "" if self.plays_on else self.finished
+            return Decision(actions=None, finished=finished, version=0)
         actions = self._agent.take(prediction)
         if actions is None:
             return None
@@ -250,9 +260,6 @@ class BatchSlots(Slots):
             return None
         actions = {n: actions_from_wire(self._action_spaces[n], a) for n, a in executed.items()}
         return Executed(actions, overridden)
-
-    def _finished(self) -> str:
-        return "" if self._exploit else self._processor.finished
 
     def _to_wire(self, name: str, array: np.ndarray) -> np.ndarray:
         space = self._action_spaces.get(name)

@@ -1,12 +1,18 @@
 """A client's hello, checked, and the optional parts of the protocol that it agrees on."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.framing import PROTOCOL_VERSION
-from relaax_like.wire.spaces import MASK, Spaces, make_masks, messages_to_spaces, split_masks
+from relaax_like.wire.spaces import (
+    MASK,
+    Spaces,
+    make_masks,
+    messages_to_spaces,
+    split_masks,
+)
 from relaax_like.wire.versions import validate_versions
 
 # Optional parts of the protocol; see Hello.features.
@@ -14,10 +20,13 @@ PING, MAX_WAIT, STEP_ID, TIMINGS = "ping", "max_wait", "step_id", "timings"
 VERSIONS, PRESENT, EXECUTED = "versions", "present", "executed"
 HELLO_PING = "hello_ping"  # ends with Ready, which does not list it
 MASKS = "masks"
+AGENTS, SLOT_VERSIONS = "agents", "slot_versions"
 FEATURES = frozenset({PING, MAX_WAIT, STEP_ID, TIMINGS, VERSIONS, PRESENT, EXECUTED, MASKS})
+FEATURES |= {AGENTS, SLOT_VERSIONS}
 MAX_FEATURES = 32
 _MAX_WAIT_MS = 60_000
 _FEATURE_NAME = re.compile(r"[a-z0-9_]{1,50}")
+_KIND = re.compile(r"[A-Za-z0-9_\-.]{1,60}")
 
 
 class Greeting:
@@ -34,6 +43,9 @@ class Greeting:
       wants_pings: whether the client expects pings before `Ready`.
       max_wait_sec: longest time from a step to its answer; None: no limit.
       versions: package -> version of the client's simulator, as it says; not to be relied on.
+      agents: name of the agent in each slot; () without that feature, as the next two.
+      games: number of each slot's game; (): each its own.
+      kinds: of each slot, which say what leaves it has; (): all have the same leaves.
       unsupported: feature -> why the server does not support it for this client.
 
     Args:
@@ -87,7 +99,10 @@ class Greeting:
         self.wants_pings = HELLO_PING in features
         self.max_wait_sec = _read_max_wait(hello, MAX_WAIT in self.features)
         self.versions = validate_versions(hello.versions if VERSIONS in self.features else {})
+        self.agents, self.games, self.kinds = _read_agents(hello, AGENTS in self.features)
         self.unsupported: Mapping[str, str] = {}
+        if self.kinds:
+            self._validate_kinds()
         if MASKS in self.features and not self.masks:
             self.withdraw({MASKS: "no leaf of the actions is discrete, with at most 65536 choices"})
 
@@ -95,6 +110,17 @@ class Greeting:
     def inputs(self) -> Spaces:
         """The spaces of observations and masks."""
         return {**self.observation_spaces, **self.masks}
+
+    def _validate_kinds(self) -> None:
+        kinds = dict.fromkeys(self.kinds)
+        for field in ("observation_spaces", "action_spaces"):
+            for leaf in getattr(self, field):
+                if not any(strip_kind(leaf, kind, "") is not None for kind in kinds):
+                    raise InvalidInputError(
+                        f"{field}: leaf {leaf[:60]!r} belongs to none of the kinds "
+                        f"{', '.join(kinds):.200}; name it KIND, or KIND/NAME",
+                        field,
+                    )
 
     def withdraw(self, unsupported: Mapping[str, str]) -> None:
         """Takes back features that the agents of this client do not support; says why."""
@@ -149,6 +175,43 @@ def _read_features(hello: rlx_pb2.Hello) -> list[str]:
             "features",
         )
     return names
+
+
+def strip_kind(leaf: str, kind: str, plain: str) -> str | None:
+    """Returns the name of a leaf without its kind; None: it belongs to another kind.
+
+    Args:
+      leaf: of observations or actions, as in the hello.
+      kind: of slots; see `Hello.kinds`.
+      plain: the name of a plain space, whose leaf has the name of the kind.
+    """
+    if leaf == kind:
+        return plain
+    return leaf[len(kind) + 1 :] if leaf.startswith(f"{kind}/") else None
+
+
+def _read_agents(
+    hello: rlx_pb2.Hello, is_on: bool
+) -> tuple[Sequence[str], Sequence[int], Sequence[str]]:
+    if not is_on:
+        return (), (), ()
+    slots = hello.slots
+    for field, is_needed in (("agents", True), ("games", False), ("kinds", False)):
+        number = len(getattr(hello, field))
+        if number != slots and (is_needed or number):
+            raise InvalidInputError(f"{field}: {number}, expected {slots}, one per slot", field)
+    for slot, name in enumerate(hello.agents):
+        if not (1 <= len(name) <= 100 and name.isprintable()):
+            raise InvalidInputError(
+                f"agents[{slot}]: {name[:60]!r}, expected 1 to 100 printable characters", "agents"
+            )
+    for slot, name in enumerate(hello.kinds):
+        if not _KIND.fullmatch(name):
+            raise InvalidInputError(
+                f"kinds[{slot}]: {name[:60]!r}, expected 1 to 60 characters A-Z a-z 0-9 _ - .",
+                "kinds",
+            )
+    return tuple(hello.agents), tuple(hello.games), tuple(hello.kinds)
 
 
 def _read_max_wait(hello: rlx_pb2.Hello, is_on: bool) -> float | None:

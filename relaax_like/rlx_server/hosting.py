@@ -62,6 +62,9 @@ class AgentHost(abc.ABC):
             make_client_id(greeting.client_name),
             greeting.exploit,
             greeting.max_wait_sec,
+            greeting.wants_pings,
+            agents=greeting.agents,
+            kinds=greeting.kinds,
         )
         return self.make_slot_agents(spec)
 
@@ -148,14 +151,16 @@ class BatchHost(AgentHost):
                 except ConfigError as error:
                     raise ProtocolError(str(error), "SPACE_MISMATCH", "action_spaces") from error
         length = self._config.observation_history
+        agent = self.make_agent(
+            spec.slots,
+            not spec.exploit,
+            lambda: self.on_ready(),
+            spec.client_id,
+            spec.max_wait_sec,
+        )
+        agent.exploit = agent.exploit and not spec.draws
         return BatchSlots(
-            self.make_agent(
-                spec.slots,
-                not spec.exploit,
-                lambda: self.on_ready(),
-                spec.client_id,
-                spec.max_wait_sec,
-            ),
+            agent,
             processors[self._main_task],
             spec,
             self._get_plan(self._main_task),
@@ -352,6 +357,13 @@ class PlainHost(AgentHost):
 
 
 def _validate_spaces(config: Any, spec: SlotSpec) -> None:
+    if spec.kinds:
+        raise ProtocolError(
+            "kinds: this run has one policy, whose slots have the same leaves; send no kinds, or "
+            "give the run `policies`",
+            "SPACE_MISMATCH",
+            "kinds",
+        )
     try:
         validate_run_spaces(config, spec.observation_spaces, spec.action_spaces)
     except InvalidInputError as error:

@@ -88,6 +88,7 @@ class _Hello(msgspec.Struct, forbid_unknown_fields=True):
     versions: dict[str, str] = {}
     agents: list[str] = []
     games: list[Uint32] = []
+    kinds: list[str] = []
     protocol_version: Uint32 = PROTOCOL_VERSION
 
 
@@ -169,7 +170,10 @@ class JsonCodec:
     def write_ready(self, ready: rlx_pb2.Ready) -> bytes:
         """See `Codec`."""
         written = {field.name: value for field, value in ready.ListFields()}
-        return _encode({"ready": {**written, "features": list(ready.features)}})
+        lists = {"features": list(ready.features)}
+        if ready.policies:
+            lists["policies"] = list(ready.policies)
+        return _encode({"ready": {**written, **lists}})
 
     def write_actions(
         self, actions: Arrays, version: int, step_id: int, timings: Mapping[str, int]
@@ -189,6 +193,8 @@ class JsonCodec:
             arrays = {name: message_to_ndarray(a, name) for name, a in answer.actions.items()}
             written["action"] = self._write_leaves(arrays)
             written["version"] = answer.version
+        if answer.versions:
+            written["versions"] = list(answer.versions)
         if answer.episodes:
             written["episodes"] = [
                 {"slot": one.slot, "score": one.score, "length": one.length}
@@ -221,7 +227,7 @@ class JsonCodec:
             name: {leaf: space_to_message(space) for leaf, space in leaves.items()}
             for name, leaves in spaces.items()
         }
-        same = ("protocol_version", "token", "max_wait_ms", "versions", "agents", "games")
+        same = ("protocol_version", "token", "max_wait_ms", "versions", "agents", "games", "kinds")
         try:
             return rlx_pb2.Hello(
                 client_name=hello.name,

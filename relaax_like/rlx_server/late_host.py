@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 
 from relaax_like.core.prediction import Prediction, Request
-from relaax_like.rlx_server.greeting import Greeting
 from relaax_like.rlx_server.hosting import AgentHost
 from relaax_like.rlx_server.session import PREPARING_SEC
 from relaax_like.rlx_server.slots import Slots, SlotSpec
@@ -48,17 +47,11 @@ class LateHost(AgentHost):
         self._lock = threading.Lock()  # guards the making of _host
         self._host: AgentHost | None = None
 
-    def make_agents(self, greeting: Greeting) -> Slots:
-        """See `make_slot_agents`; waits for 10 minutes at most if the client is pinged."""
-        if greeting.wants_pings:
-            spaces = RunSpaces(greeting.inputs, greeting.action_spaces)
-            self._prepare(None if greeting.exploit else spaces, PREPARING_SEC)
-        return super().make_agents(greeting)
-
     def make_slot_agents(self, spec: SlotSpec) -> Slots:
         """Builds the agents of k slots; the first client that trains defines the run's spaces.
 
-        Blocks until parameter server and learner are ready, for about 45 s at most.
+        Blocks until parameter server and learner are ready, for about 45 s at most, or for 10
+        minutes if the client is pinged.
 
         Raises:
           ProtocolError: SPACE_MISMATCH: the algorithm cannot use the spaces, or the run has others;
@@ -69,7 +62,9 @@ class LateHost(AgentHost):
             algorithm, and ends; or the client exploits, and the spaces are not known yet.
         """
         spaces = RunSpaces(spec.observation_spaces, spec.action_spaces)
-        return self._prepare(None if spec.exploit else spaces, _HOLD_SEC).make_slot_agents(spec)
+        longest_sec = PREPARING_SEC if spec.is_pinged else _HOLD_SEC
+        host = self._prepare(None if spec.exploit and not spec.draws else spaces, longest_sec)
+        return host.make_slot_agents(spec)
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
         """Answers the requests of batch-native agents; see `AgentHost.predict`."""

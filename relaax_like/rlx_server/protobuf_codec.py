@@ -38,6 +38,8 @@ _NUMBERS = frozenset(
 _MAX_PARTS = 4
 # Fields of a hello or a step other than its leaves.
 _OTHER_FIELDS = MAX_FEATURES + MAX_VERSIONS + 16
+# Names of agents and kinds of a hello.
+_MAX_NAMES = 2 << 12
 # Size of MAX_POINTS points with the longest names.
 _MAX_SCALARS_BYTES = MAX_POINTS * 225
 # The first byte of each point and of its name, so its count is an upper bound of the points.
@@ -192,6 +194,8 @@ class ProtobufCodec:
         greeting = self._greeting
         leaves = MAX_LEAVES if greeting is None else len(greeting.inputs)
         limit = 2 * leaves + _OTHER_FIELDS
+        if number == _HELLO:
+            limit += _MAX_NAMES
         if greeting is not None and EXECUTED in greeting.features:
             limit += len(greeting.action_spaces)
         fields = sum(1 for _ in itertools.islice(walk_fields(body, start, stop), limit + 1))

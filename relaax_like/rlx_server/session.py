@@ -14,7 +14,14 @@ from relaax_like.core.records import ServedClient
 from relaax_like.rlx_server.answer_times import AnswerTimes
 from relaax_like.rlx_server.client_log import MAX_TRACE_LENGTH, ClientLog, shorten
 from relaax_like.rlx_server.codec import TIMING_FIELDS, Body, Codec
-from relaax_like.rlx_server.greeting import PING, STEP_ID, TIMINGS, Greeting
+from relaax_like.rlx_server.greeting import (
+    AGENTS,
+    PING,
+    SLOT_VERSIONS,
+    STEP_ID,
+    TIMINGS,
+    Greeting,
+)
 from relaax_like.rlx_server.points import ClientPoints, GatheredMetric
 from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
 from relaax_like.rlx_server.slots import Decision, Slots
@@ -388,6 +395,7 @@ class Session:
             session=self.name,
             max_message_bytes=self.max_message_bytes,
             features=sorted(greeting.features),
+            policies=self._slots.policies if AGENTS in greeting.features else (),
         )
         return self.codec.write_ready(ready)
 
@@ -428,7 +436,13 @@ class Session:
         self.finished = bool(decision.finished)
         # Computed once, so that the client receives the same times that are counted.
         self._answered_at = now = time.monotonic()
-        if decision.actions and not decision.finished and not self._transition.episodes:
+        is_usual = SLOT_VERSIONS not in self._greeting.features
+        if (
+            is_usual
+            and decision.actions
+            and not decision.finished
+            and not (self._transition.episodes)
+        ):
             timings = self._find_timings() if TIMINGS in self._greeting.features else {}
             answer = self.codec.write_actions(
                 decision.actions, decision.version, self._step_id, timings
@@ -469,6 +483,10 @@ class Session:
                 setattr(actions.timings, name, number)
         if decision.actions is not None:
             pack_arrays(decision.actions, actions.actions)
+            if self.has_feature(SLOT_VERSIONS):
+                versions = decision.versions
+                same = [decision.version] * self.slots
+                actions.versions.extend(same if versions is None else map(int, versions))
         for episode in self._transition.episodes:
             actions.episodes.add(
                 slot=episode.slot, score=episode.episode_return, length=episode.length

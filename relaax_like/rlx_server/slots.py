@@ -1,7 +1,7 @@
 """One client's k slots: what agents that can block have in common with those that never do."""
 
 import abc
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +24,10 @@ class SlotSpec(NamedTuple):
       client_id: of the agents.
       exploit: choose the best actions; learn nothing.
       max_wait_sec: longest time from a step to its answer; None: no limit.
+      is_pinged: whether the client waits for its agents as long as it is pinged.
+      draws: whether those that exploit draw their actions all the same.
+      agents: name of the agent in each slot; (): they have none.
+      kinds: of each slot; see `Hello.kinds`.
     """
 
     observation_spaces: Spaces
@@ -32,6 +36,10 @@ class SlotSpec(NamedTuple):
     client_id: str
     exploit: bool = False
     max_wait_sec: float | None = None
+    is_pinged: bool = False
+    draws: bool = False
+    agents: Sequence[str] = ()
+    kinds: Sequence[str] = ()
 
 
 class Decision(NamedTuple):
@@ -41,11 +49,13 @@ class Decision(NamedTuple):
       actions: leaf -> [k, ...] in the leaf's dtype; None if every slot or the training has ended.
       finished: what ended the training; "": it has not ended.
       version: of the weights that chose the actions.
+      versions: the same for each slot, `[k]`; None: all have the same.
     """
 
     actions: Mapping[str, np.ndarray] | None
     finished: str
     version: int
+    versions: np.ndarray | None = None
 
 
 class AgentFailure(RelaaxError):
@@ -64,6 +74,7 @@ class Slots(abc.ABC):
       blocking: whether `decide` runs the agents' own code, which can block; then there are no
         requests.
       unsupported: feature of the protocol -> why these agents cannot use it.
+      policies: of each slot; (): the run has only one.
 
     Args:
       slots: k.
@@ -71,6 +82,7 @@ class Slots(abc.ABC):
     """
 
     blocking = True
+    policies: Sequence[str] = ()
     unsupported: Mapping[str, str] = dict.fromkeys(
         (PRESENT, EXECUTED, MASKS), "the agents of this algorithm run their own code (agent.py)"
     )

@@ -77,7 +77,7 @@ class Space(_message.Message):
     def __init__(self, kind: _Optional[_Union[SpaceKind, str]] = ..., dtype: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., low: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., high: _Optional[_Union[_ndarray_pb2.NdArray, _Mapping]] = ..., n: _Optional[_Iterable[int]] = ..., start: _Optional[int] = ..., mirror: _Optional[_Iterable[float]] = ..., starts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Hello(_message.Message):
-    __slots__ = ("protocol_version", "client_name", "slots", "observation_spaces", "action_spaces", "mode", "token", "features", "max_wait_ms", "versions", "agents", "games")
+    __slots__ = ("protocol_version", "client_name", "slots", "observation_spaces", "action_spaces", "mode", "token", "features", "max_wait_ms", "versions", "agents", "games", "kinds")
     class ObservationSpacesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -111,6 +111,7 @@ class Hello(_message.Message):
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
     AGENTS_FIELD_NUMBER: _ClassVar[int]
     GAMES_FIELD_NUMBER: _ClassVar[int]
+    KINDS_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     client_name: str
     slots: int
@@ -123,19 +124,22 @@ class Hello(_message.Message):
     versions: _containers.ScalarMap[str, str]
     agents: _containers.RepeatedScalarFieldContainer[str]
     games: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, protocol_version: _Optional[int] = ..., client_name: _Optional[str] = ..., slots: _Optional[int] = ..., observation_spaces: _Optional[_Mapping[str, Space]] = ..., action_spaces: _Optional[_Mapping[str, Space]] = ..., mode: _Optional[_Union[Mode, str]] = ..., token: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., max_wait_ms: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., agents: _Optional[_Iterable[str]] = ..., games: _Optional[_Iterable[int]] = ...) -> None: ...
+    kinds: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol_version: _Optional[int] = ..., client_name: _Optional[str] = ..., slots: _Optional[int] = ..., observation_spaces: _Optional[_Mapping[str, Space]] = ..., action_spaces: _Optional[_Mapping[str, Space]] = ..., mode: _Optional[_Union[Mode, str]] = ..., token: _Optional[str] = ..., features: _Optional[_Iterable[str]] = ..., max_wait_ms: _Optional[int] = ..., versions: _Optional[_Mapping[str, str]] = ..., agents: _Optional[_Iterable[str]] = ..., games: _Optional[_Iterable[int]] = ..., kinds: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Ready(_message.Message):
-    __slots__ = ("protocol_version", "session", "max_message_bytes", "features")
+    __slots__ = ("protocol_version", "session", "max_message_bytes", "features", "policies")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     FEATURES_FIELD_NUMBER: _ClassVar[int]
+    POLICIES_FIELD_NUMBER: _ClassVar[int]
     protocol_version: int
     session: str
     max_message_bytes: int
     features: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol_version: _Optional[int] = ..., session: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ...) -> None: ...
+    policies: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol_version: _Optional[int] = ..., session: _Optional[str] = ..., max_message_bytes: _Optional[int] = ..., features: _Optional[_Iterable[str]] = ..., policies: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Step(_message.Message):
     __slots__ = ("observations", "rewards", "terminated", "truncated", "success", "final_observations", "step_id", "present", "executed", "overridden", "masks", "final_masks")

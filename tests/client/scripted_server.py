@@ -43,6 +43,8 @@ class Role:
     max_message_bytes: int = 1 << 26
     # Of the sessions of clients with a time limit.
     features: tuple[str, ...] = ("executed", "max_wait", "step_id", "timings")
+    # Of all sessions.
+    more_features: tuple[str, ...] = ()
     # observations -> actions, leaf name -> [k, ...]; default: random within the spaces.
     policy: Callable[[dict[str, np.ndarray]], dict[str, np.ndarray]] | None = None
 
@@ -58,6 +60,8 @@ class ReceivedStep:
     success: np.ndarray | None = None
     final_observations: dict[str, np.ndarray] | None = None
     executed: dict[str, np.ndarray] | None = None
+    present: np.ndarray | None = None
+    masks: dict[str, np.ndarray] = field(default_factory=dict)
     actions: dict[str, np.ndarray] | None = None
 
 
@@ -170,7 +174,7 @@ class ScriptedServer:
                 protocol_version=1,
                 session=f"s{number}",
                 max_message_bytes=role.max_message_bytes,
-                features=role.features if session.hello.max_wait_ms else (),
+                features=(role.features if session.hello.max_wait_ms else ()) + role.more_features,
             )
         )
         if role.close_unread is not None:
@@ -335,7 +339,8 @@ def _validate_step(session: Session, message: rlx_pb2.Step) -> ReceivedStep:
                 message.executed, session.action_spaces, slots, "executed"
             )
         outcome = ("rewards", "terminated", "truncated")
-        for name in (*outcome, "success"):
+        step.masks = {name: message_to_ndarray(mask, name) for name, mask in message.masks.items()}
+        for name in (*outcome, "success", "present"):
             if message.HasField(name):  # type: ignore[arg-type]
                 setattr(step, name, message_to_ndarray(getattr(message, name), name))
         if message.final_observations:

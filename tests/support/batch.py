@@ -21,7 +21,7 @@ from relaax_like.learn.request_queue import RequestQueue
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.rlx_server.admission import Admission
-from relaax_like.rlx_server.hosting import BatchHost
+from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.server import RlxServer
 from relaax_like.rlx_server.session import Session
 
@@ -100,7 +100,13 @@ def serve_batch(server: ParameterServer, config: Any, rollouts: Any = None) -> I
             )
         return processor
 
-    host = BatchHost(config, lambda: {TASK: make()})
+    with serve_host(BatchHost(config, lambda: {TASK: make()})) as port:
+        yield port
+
+
+@contextlib.contextmanager
+def serve_host(host: AgentHost) -> Iterator[int]:
+    """Serves the agents of a host, and yields the port."""
 
     def make_session(name: str) -> Session:
         options: dict[str, Any] = {

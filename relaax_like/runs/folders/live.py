@@ -75,15 +75,20 @@ class Progress:
       interval_sec: time between two calls of `show`.
       find_mean_length: returns the mean length of the newest episodes, in steps; None before the
         first one.
+
+    Args:
+      interval_sec: as the attribute.
+      policy: whose run it is, if there are several.
     """
 
-    def __init__(self, interval_sec: float) -> None:
+    def __init__(self, interval_sec: float, policy: str = "") -> None:
         self.interval_sec = interval_sec
+        self.policy = policy
         self.find_mean_length: Callable[[], float | None] = lambda: None
 
     def show(self, status: Status) -> None:
         """Shows the current status."""
-        log_progress(status, serves=False)
+        log_progress(status, serves=False, policy=self.policy)
 
 
 class JsonProgress(Progress):
@@ -93,6 +98,7 @@ class JsonProgress(Progress):
       interval_sec: see `Progress`.
       newest: the recorder of the run.
       on_closed: called when standard output is no longer read.
+      policy: see `Progress`.
     """
 
     def __init__(
@@ -100,8 +106,9 @@ class JsonProgress(Progress):
         interval_sec: float,
         newest: NewestScalars,
         on_closed: Callable[[], None] = lambda: None,
+        policy: str = "",
     ):
-        super().__init__(interval_sec)
+        super().__init__(interval_sec, policy)
         self._newest = newest
         self._on_closed = on_closed
         self._has_failed = False
@@ -109,6 +116,7 @@ class JsonProgress(Progress):
     def show(self, status: Status) -> None:
         """Prints the object; if it cannot be written, as on a full disk, this is logged once."""
         numbers = {
+            **({"policy": self.policy} if self.policy else {}),
             "step": status.global_t,
             "version": status.version,
             "steps_per_sec": status.env_steps_per_sec,
@@ -249,11 +257,12 @@ def open_progress(
     """
     interval_sec = experiment.parameter_server.progress_interval_sec
     if mode is LogMode.JSON:
-        yield JsonProgress(interval_sec, newest, shutdown.note_output_closed)
+        closed = shutdown.note_output_closed
+        yield JsonProgress(interval_sec, newest, closed, experiment.policy)
         return
     console = Console()
     if mode is LogMode.PLAIN or not sys.stdout.isatty() or console.is_dumb_terminal:
-        yield Progress(interval_sec)
+        yield Progress(interval_sec, experiment.policy)
         return
     shutdown.on_repeat(lambda: _write_raw(_SHOW_CURSOR))
     with TableProgress(experiment, newest, console) as table:

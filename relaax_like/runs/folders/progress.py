@@ -34,9 +34,9 @@ def format_progress(status: Status, serves: bool = True) -> str:
     return " | ".join(parts)
 
 
-def log_progress(status: Status, serves: bool = True) -> None:
-    """Writes the progress line to the log; see `format_progress`."""
-    logger.info("%s", format_progress(status, serves))
+def log_progress(status: Status, serves: bool = True, policy: str = "") -> None:
+    """Writes the progress line to the log, after the policy's name; see `format_progress`."""
+    logger.info("%s%s", f"{policy}: " if policy else "", format_progress(status, serves))
 
 
 def watch_progress(
@@ -110,7 +110,8 @@ class _ReturnCurves:
 def print_summary(experiment: Experiment, status: Status, serves: bool = True) -> None:
     """Logs how the training ended and where its files are; see `format_progress`."""
     settings = experiment.parameter_server
-    logger.info("%s", f"finished: {status.finished}" if status.finished else "stopped")
+    name = f"{experiment.policy}: " if experiment.policy else ""
+    logger.info("%s%s", name, f"finished: {status.finished}" if status.finished else "stopped")
     episodes = f"; {status.episodes} episodes" if status.episodes else ""
     if status.unlearned_steps:
         episodes += f"; {status.unlearned_steps:,} more steps were not learned from"
@@ -122,6 +123,11 @@ def print_summary(experiment: Experiment, status: Status, serves: bool = True) -
     logger.info("config      %s", _relative(experiment.run_dir / "config.yaml"))
     config = experiment.run_dir / "config.yaml"
     plays, program = experiment.environment is not None, experiment.environment_program
+    if experiment.policy:  # one of several in a run
+        run_dir = experiment.run_dir.parents[1]
+        logger.info("continue    relaax resume %s", _quote(run_dir))
+        logger.info("evaluate    relaax eval %s", _quote(run_dir / "config.yaml"))
+        return
     if not status.finished and (plays or experiment.learner.offline is not None):
         logger.info("continue    relaax resume %s", _quote(experiment.run_dir))
     elif not status.finished:  # its environments are started by hand, and so are its servers

@@ -73,20 +73,26 @@ def begin_run(experiment: Experiment, force: bool) -> None:
         start without progress cannot be removed.
       JournalError: see `find_progress`.
     """
-    checkpoints = experiment.parameter_server.checkpoint_dir
-    found = find_progress(checkpoints)
-    if found is None:
-        _forget_empty_start(experiment)
-        forget_run_spaces(experiment.run_dir)
+    steps = {
+        run.parameter_server.checkpoint_dir: step
+        for run in experiment.runs
+        if (step := find_progress(run.parameter_server.checkpoint_dir)) is not None
+    }
+    if not steps:
+        for run in experiment.runs:
+            _forget_empty_start(run)
+            forget_run_spaces(run.run_dir)
         return
     if force:
         validate_not_held(experiment)
         places = _find_movable(experiment)
-        if experiment.learner.previous is not None:
-            read_previous(experiment.learner.previous)
+        for run in experiment.runs:
+            if run.learner.previous is not None:
+                read_previous(run.learner.previous)
         _move_aside(places)
         return
-    run_dir, found = experiment.run_dir, _find_step(checkpoints, found)
+    checkpoints, newest = next(iter(steps.items()))
+    run_dir, found = experiment.run_dir, _find_step(checkpoints, newest)
     has_mirror = experiment.parameter_server.mirror_url is not None
     try:
         _find_movable(experiment)
@@ -127,6 +133,10 @@ def validate_not_emptied(experiment: Experiment, accept_loss: bool = False) -> N
       ConfigError: a run had begun, but there are no checkpoints, and `accept_loss` is False.
       SnapshotError, JournalError: see `find_progress`.
     """
+    if experiment.policies:
+        for run in experiment.runs:
+            validate_not_emptied(run, accept_loss)
+        return
     marker = experiment.run_dir / BEGUN_NAME
     checkpoints = experiment.parameter_server.checkpoint_dir
     if accept_loss:
@@ -180,10 +190,11 @@ def validate_not_held(experiment: Experiment) -> None:
       SnapshotError: a parameter server, `relaax train` or `relaax fsck` is using it (the error
         names the pid, if known); or the folder's lock file cannot be locked.
     """
-    checkpoints = experiment.parameter_server.checkpoint_dir
-    if checkpoints.is_dir():
-        with contextlib.closing(lock_folder(checkpoints)):
-            pass
+    for run in experiment.runs:
+        checkpoints = run.parameter_server.checkpoint_dir
+        if checkpoints.is_dir():
+            with contextlib.closing(lock_folder(checkpoints)):
+                pass
 
 
 def find_progress(checkpoints: Path) -> int | None:

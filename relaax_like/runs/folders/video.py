@@ -39,14 +39,18 @@ class FilmedSlots:
         self.slots = slots.slots
         self.observation_space = slots.observation_space
         self.action_space = slots.action_space
-        # For random first actions, which are not recorded.
-        self.partial_step = getattr(slots, "partial_step", None)
         self.path = path
         self._temporary = path.with_name(f".tmp-{path.name}")
         self.frames = 0
         self.fps = float(getattr(slots, "render_fps", _DEFAULT_FPS))
         self._slots = slots
         self._writer: Any = None
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns what else the slots have, such as `partial_step`, which is not recorded."""
+        if name == "_slots":  # not made yet
+            raise AttributeError(name)
+        return getattr(self._slots, name)
 
     def reset(self, mask: np.ndarray | None = None) -> Values:
         """Resets; see `EnvironmentSlots.reset`."""

@@ -327,7 +327,8 @@ class Manager:
         # A learner ends by itself only after the training, when the essential process has ended.
         if status == 0 and node.role != "learner":
             supervised.done = True
-            if node.is_essential:
+            essential = [s for s in self._supervised if s.node.is_essential and s.node.ends_run]
+            if node.is_essential and all(one.done for one in essential):
                 self._stopping.set()
             return
         if node.reports:

@@ -28,6 +28,8 @@ class Node:
       env: additional environment variables.
       cpus: processor cores that it uses, for an engine that places it.
       folder: working directory, on this machine; None: that of the process that starts it.
+      ends_run: whether the run of an essential process can end; it does once all of these have
+        exited with status 0.
     """
 
     name: str
@@ -37,10 +39,11 @@ class Node:
     env: Mapping[str, str] = field(default_factory=dict)
     cpus: int = 1
     folder: Path | None = None
+    ends_run: bool = True
 
     @property
     def is_essential(self) -> bool:
-        """Whether the run ends when this process exits with status 0."""
+        """Whether this process ends last, and its exit with status 0 is an end of training."""
         return self.role == "parameter server"
 
     @property

@@ -1,0 +1,211 @@
+"""Several policies in one file: `policies` gives each its agents, and the settings of its own run.
+
+A policy is a run of its own, in RUN/policies/NAME: with an algorithm, values, a learner, curves
+and snapshots. The policies of a run share the rlx server, to which environments say which agent
+plays in which slot.
+"""
+
+import copy
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from relaax_like.config.address import Address, parse_address
+from relaax_like.config.models import (
+    ALGORITHM,
+    LEARNER,
+    PARAMETER_SERVER,
+    PARAMETER_SERVER_PORT,
+    RLX_SERVER,
+)
+from relaax_like.config.problems import Problems, describe_value
+from relaax_like.config.seeds import derive_seed
+from relaax_like.config.yaml_document import Loc, YamlDocument, is_flag
+from relaax_like.wire.errors import ConfigError, InvalidInputError
+
+# Top-level keys: the policies of a run, those that learn (default: all), and the one that a process
+# of the run belongs to.
+POLICIES, TO_TRAIN, POLICY = "policies", "policies_to_train", "policy"
+AGENTS = "agents"
+# The sections of which a policy can have keys of its own.
+POLICY_SECTIONS = (ALGORITHM, LEARNER, PARAMETER_SERVER, RLX_SERVER)
+MAX_POLICIES = 64
+_MAX_PATTERNS = 1000
+# Keys of sections that policies do not inherit: a run of one policy has such a place by itself.
+_PLACES = ("checkpoint_dir", "metrics_dir", "mirror_url", "prometheus_bind", "parameter_server")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_\-]{0,59}")
+
+
+def check_policies(document: YamlDocument) -> list[str]:
+    """Checks the keys `policies`, `policies_to_train` and `policy`; returns the policies' names.
+
+    Raises:
+      ConfigError: one of them is wrong; or `policies` is missing, but another one is set.
+    """
+    problems, data = Problems(document), document.data
+    policies = data.get(POLICIES)
+    if not isinstance(policies, dict) or not 1 <= len(policies) <= MAX_POLICIES:
+        problems.add(
+            (POLICIES,),
+            f"expected 1 to {MAX_POLICIES} sections, each with the name of a policy, got "
+            f"{describe_value(policies)}",
+        )
+        policies = {}
+    for name, entry in policies.items():
+        _check_policy(problems, name, entry)
+    chosen = data.get(TO_TRAIN)
+    if chosen is not None and not (isinstance(chosen, list) and chosen):
+        problems.add((TO_TRAIN,), f"expected a list of policies, got {describe_value(chosen)}")
+    known = ", ".join(policies)
+    for loc, name in (
+        *(((TO_TRAIN, n), one) for n, one in enumerate(chosen if isinstance(chosen, list) else ())),
+        *([((POLICY,), data[POLICY])] if POLICY in data else []),
+    ):
+        if not (isinstance(name, str) and name in policies):
+            problems.add(loc, f"{describe_value(name)} is not one of the policies: {known}")
+    problems.raise_if_any()
+    return list(policies)
+
+
+def _check_policy(problems: Problems, name: str, entry: Any) -> None:
+    if not _NAME.fullmatch(name):
+        problems.add(
+            (POLICIES, name),
+            "expected a name of 1 to 60 characters A-Z a-z 0-9 _ -, beginning with a letter",
+        )
+    if not isinstance(entry, dict):
+        problems.add((POLICIES, name), f"expected a section of keys, got {describe_value(entry)}")
+        return
+    problems.add_unknown_keys((POLICIES, name), entry, [AGENTS, *POLICY_SECTIONS])
+    patterns = entry.get(AGENTS)
+    if (
+        not isinstance(patterns, list)
+        or not 1 <= len(patterns) <= _MAX_PATTERNS
+        or not all(isinstance(one, str) and 1 <= len(one) <= 100 for one in patterns)
+    ):
+        problems.add(
+            (POLICIES, name, AGENTS),
+            f"expected a list of 1 to {_MAX_PATTERNS} names or patterns such as good_*, each of 1 "
+            f"to 100 characters, got {describe_value(patterns)}",
+        )
+    for section in POLICY_SECTIONS:
+        if not isinstance(entry.get(section, {}), dict):
+            problems.add(
+                (POLICIES, name, section),
+                f"expected a section of keys, got {describe_value(entry[section])}",
+            )
+
+
+def select_policy(document: YamlDocument, name: str, run_dir: Path) -> YamlDocument:
+    """Returns the document of one policy's own run: its keys replace those of the sections.
+
+    An `algorithm` that names or places a folder replaces the section as a whole. A flag that sets a
+    key of a section counts more than the file's key of a policy.
+
+    Args:
+      document: checked by `check_policies`.
+      name: of the policy.
+      run_dir: of the run with all policies.
+    """
+    chosen = make_shared(document)
+    data, places = chosen.data, chosen.places
+    entry: dict[str, Any] = copy.deepcopy(document.data[POLICIES][name])
+    chosen_flags: set[Loc] = set()
+    for section in POLICY_SECTIONS:
+        own = entry.get(section, {})
+        if not isinstance(data.get(section), dict):
+            data[section] = {}
+        flags = {
+            key: value
+            for key, value in data[section].items()
+            if key not in (*_PLACES, "bind")
+            and is_flag(document.place((section, key)))
+            and not is_flag(document.place((POLICIES, name, section, key)))
+        }
+        if section == ALGORITHM and ("name" in own or "path" in own):
+            data[section] = {}
+        for key in _PLACES:  # of one run
+            data[section].pop(key, None)
+        data[section].update(own | flags)
+        chosen_flags |= {(section, key) for key in flags}
+    for loc, place in document.places.items():
+        if loc[:2] == (POLICIES, name) and len(loc) > 2 and loc[2:4] not in chosen_flags:
+            places[loc[2:]] = place
+    if "bind" not in entry.get(PARAMETER_SERVER, {}):
+        data[PARAMETER_SERVER]["bind"] = _free_port(data[PARAMETER_SERVER].get("bind", "localhost"))
+    seed = data.get("seed", 0)
+    if isinstance(seed, int):  # otherwise it is refused later
+        data["seed"] = derive_seed(seed, POLICY, name)
+    data["run_dir"] = str(run_dir / POLICIES / name)
+    data.pop("logdir", None)
+    data.pop("run_name", None)
+    return chosen
+
+
+def make_shared(document: YamlDocument) -> YamlDocument:
+    """Returns a copy of a document without the keys of policies."""
+    data = {k: v for k, v in document.data.items() if k not in (POLICIES, TO_TRAIN, POLICY)}
+    return YamlDocument(
+        document.file, copy.deepcopy(data), dict(document.places), list(document.problems)
+    )
+
+
+def _free_port(bind: Any) -> str:
+    """Returns the address of any free port of the host of `bind`."""
+    try:
+        return str(Address(parse_address(str(bind), PARAMETER_SERVER_PORT).host, 0))
+    except ValueError:  # the section's check says why
+        return str(bind)
+
+
+def map_agents(agents: Iterable[str], patterns: Mapping[str, Iterable[str]]) -> list[str]:
+    """Returns the policy of each agent.
+
+    A name that stands in a list itself counts more than patterns.
+
+    Args:
+      agents: names; several can be equal.
+      patterns: policy -> names and patterns.
+
+    Raises:
+      InvalidInputError: an agent has no policy, or several; the error names the first one.
+    """
+    found: dict[str, str] = {}
+    policies = []
+    for slot, agent in enumerate(agents):
+        if agent not in found:
+            found[agent] = _find_policy(agent, patterns, slot)
+        policies.append(found[agent])
+    return policies
+
+
+def _find_policy(agent: str, patterns: Mapping[str, Iterable[str]], slot: int) -> str:
+    exact = [policy for policy, names in patterns.items() if agent in names]
+    fitting = exact or [
+        policy
+        for policy, names in patterns.items()
+        if any(fnmatch.fnmatchcase(agent, name) for name in names)
+    ]
+    if len(fitting) == 1:
+        return fitting[0]
+    what = f"the policies {', '.join(fitting)}" if fitting else "no policy"
+    raise InvalidInputError(
+        f"agents[{slot}]: {agent!r} is an agent of {what}, expected exactly one of "
+        f"{', '.join(patterns)}; correct the lists `agents` of the run's `policies`, or the name",
+        AGENTS,
+    )
+
+
+def refuse_with_policies(policies: Mapping[str, Any], key: str, why: str) -> None:
+    """Refuses a setting of a run with policies.
+
+    Raises:
+      ConfigError: the run has policies.
+    """
+    if policies:
+        raise ConfigError(
+            f"{key}: {why}, but this run has the policies {', '.join(policies)}; remove it, or "
+            "set `policy` to one of them"
+        )
