@@ -12,6 +12,7 @@ _MODULES = {
     "server": "grpc grpc_health honcho msgspec numba prometheus_client psutil pydantic yaml rich "
     "tensorboard tensorflow threadpoolctl typer uvloop websockets",
     "envs": "ale_py gymnasium Box2D mujoco pygame",
+    "agents": "mpe2 pettingzoo",
     "mirror": "fsspec s3fs",
     "plot": "imageio imageio_ffmpeg matplotlib",
     "wandb": "wandb",

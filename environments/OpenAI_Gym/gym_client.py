@@ -15,6 +15,7 @@ from relaax_like.client import (
     SlotEpisode,
     find_exit_status,
     find_versions,
+    get_agents,
     make_security,
     parse_count,
     parse_positive,
@@ -29,6 +30,7 @@ from .gym_display import Display
 
 if TYPE_CHECKING:
     from .gym_slots import GymSlots
+    from .pettingzoo_slots import PettingZooSlots
 
 _QUIET = "RELAAX_QUIET"
 _EPILOG = """\
@@ -86,7 +88,8 @@ def _add_environment_flags(parser: argparse.ArgumentParser) -> None:
         "--env",
         default="CartPole-v1",
         metavar="NAME",
-        help="name of the environment, or module:NAME; default: %(default)s",
+        help="name of the environment, module:NAME, or pettingzoo:MODULE for games of several "
+        "agents; default: %(default)s",
     )
     add(
         "--random-steps",
@@ -198,6 +201,7 @@ def run(args: argparse.Namespace) -> RunSummary:
                 timeout_sec=args.timeout,
                 versions=None if args.no_versions else find_versions(slots.simulator),
                 retry=retry,
+                **get_agents(slots),
             )
         )
         interactor = Interactor(
@@ -214,7 +218,7 @@ def run(args: argparse.Namespace) -> RunSummary:
         return run_until_hung_up(interactor)
 
 
-def _make_slots(args: argparse.Namespace) -> "GymSlots":
+def _make_slots(args: argparse.Namespace) -> "GymSlots | PettingZooSlots":
     with naming_missing():
         from .gym_make import find_needs, make_slots
     return make_slots(
@@ -241,4 +245,5 @@ def _make_display(args: argparse.Namespace, name: str) -> Display:
 
 def _print_episode(episode: SlotEpisode) -> None:
     ending = " (truncated)" if episode.truncated else ""
-    print(f"Score = {episode.score:g}, {episode.length} steps{ending}", flush=True)
+    agent = f" of {episode.agent}" if episode.agent else ""
+    print(f"Score = {episode.score:g}{agent}, {episode.length} steps{ending}", flush=True)

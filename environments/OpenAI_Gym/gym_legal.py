@@ -13,7 +13,7 @@ from relaax_like.wire.spaces import ACTION, MASK
 from .gym_slots import FAILURES
 
 AUTO, OFF = "auto", "off"
-_USUAL = "action_mask"
+USUAL = "action_mask"
 _LEAF = f"{MASK}{ACTION}"
 
 
@@ -35,7 +35,7 @@ def add_masks(env: gym.Env, where: str, seed: int | None) -> tuple[gym.Env, Any]
     Raises:
       ConfigError: neither has the name; or the action is not discrete.
     """
-    name = _USUAL if where == AUTO else where
+    name = USUAL if where == AUTO else where
     if isinstance(env.action_space, gym.spaces.Discrete | gym.spaces.MultiDiscrete):
         if where == OFF:
             return env, None
@@ -116,13 +116,21 @@ class LegalActions(gym.Wrapper):
         leaves = dict(observation) if self._is_dict else {"observation": observation}
         if not self._in_info:
             del leaves[self._name]
-        found: Any = source[self._name]
-        parts = found if isinstance(found, tuple | list) else [found]
-        mask = np.concatenate([np.asarray(part).reshape(-1) for part in parts]).astype(np.bool_)
-        if len(mask) != self._choices:
-            raise InvalidInputError(
-                f"{self._name}: {len(mask)} flags, expected {self._choices}, one for each choice "
-                f"of {self.env.action_space}",
-                self._name,
-            )
+        mask = read_mask(source[self._name], self._name, self._choices)
         return {**leaves, _LEAF: mask}
+
+
+def read_mask(found: Any, name: str, choices: int) -> np.ndarray:
+    """Returns a mask `[choices]` bool, of an array or a tuple of one for each component.
+
+    Raises:
+      InvalidInputError: it has another number of flags.
+    """
+    parts = found if isinstance(found, tuple | list) else [found]
+    mask = np.concatenate([np.asarray(part).reshape(-1) for part in parts]).astype(np.bool_)
+    if len(mask) != choices:
+        raise InvalidInputError(
+            f"{name}: {len(mask)} flags, expected {choices}, one for each choice of the action",
+            name,
+        )
+    return mask

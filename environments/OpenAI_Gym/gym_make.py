@@ -9,7 +9,8 @@ import os
 import sys
 import warnings
 from collections.abc import Collection
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import gymnasium as gym
 from gymnasium.envs.registration import (
@@ -38,10 +39,14 @@ from .gym_slots import (
     get_generator,
 )
 
+if TYPE_CHECKING:
+    from .pettingzoo_slots import PettingZooSlots
+
 logger = logging.getLogger(__name__)
 gym_masked.register()
 
 MODES = ("auto", "sync", "vector_entry_point")
+PETTINGZOO = "pettingzoo:"
 _NAME = "the name of a registered environment, or MODULE:NAME if a module registers it"
 
 
@@ -70,13 +75,14 @@ def make_slots(
     env_args: dict[str, Any] | None = None,
     draw: bool = False,
     masks: str = gym_legal.AUTO,
-) -> GymSlots:
+) -> "GymSlots | PettingZooSlots":
     """Makes `slots` environments, given their registered name.
 
     Args:
       name: as for `gymnasium.make`; "module:Name-v0" imports a module first, which can be in the
-        current folder.
-      slots: number of environments.
+        current folder. "pettingzoo:MODULE" or "pettingzoo:MODULE:NAME" makes games of PettingZoo by
+        the module's function or class NAME, by default parallel_env or else env.
+      slots: number of environments; of games, which have a slot for each agent.
       mode: "sync": one environment after the other. "vector_entry_point": the environment's own
         vectorised form, k of one slot if it does not support `needs`. "auto": that form for several
         slots if it exists and supports them, and always for Atari games; else sync.
@@ -103,6 +109,8 @@ def make_slots(
         needs = {need for need in needs if need != "partial_steps" or slots > 1}
         wanted = _Wanted(name, slots, mode, seed, needs, action_repeat, env_args or {}, draw, masks)
         try:
+            if name.startswith(PETTINGZOO):
+                return _make_games(wanted)
             return _make(_find_spec(name), wanted)
         except ConfigError:
             raise
@@ -123,6 +131,59 @@ class _Wanted(NamedTuple):
     env_args: dict[str, Any]
     draw: bool
     masks: str
+
+
+def _make_games(wanted: _Wanted) -> "PettingZooSlots":
+    if wanted.mode == "vector_entry_point":
+        raise ConfigError(
+            f"mode (--vectorization-mode): 'vector_entry_point', but {wanted.name:.100} has no "
+            "vectorised form; use auto or sync"
+        )
+    path, _, chosen = wanted.name.removeprefix(PETTINGZOO).partition(":")
+    try:
+        from .pettingzoo_slots import make_slots as make_game_slots
+
+        module = _import(path)
+        names = [chosen] if chosen else ["parallel_env", "env"]
+        make = next((getattr(module, one) for one in names if hasattr(module, one)), None)
+        if make is None:
+            raise ConfigError(
+                f"environment.env (--env): {wanted.name!r:.100}: the module has no "
+                f"{' and no '.join(names)}, expected a function or class that makes the "
+                f"environment; name it, as {PETTINGZOO}{path}:NAME"
+            )
+    except ConfigError:
+        raise
+    except FAILURES as error:
+        raise ConfigError(
+            f"environment.env (--env): {wanted.name!r:.100}: {_describe(error)}"
+        ) from error
+    return make_game_slots(
+        make,
+        wanted.slots,
+        seed=wanted.seed,
+        seed_resets="seed_resets" in wanted.needs,
+        action_repeat=wanted.action_repeat,
+        env_args=wanted.env_args,
+        draw=wanted.draw,
+        masks=wanted.masks,
+    )
+
+
+def _import(module: str) -> ModuleType:
+    """Imports a module of environments, which can be in the current folder.
+
+    Raises:
+      ConfigError: the slave does not allow it.
+      Exception: whatever the import raises.
+    """
+    allowed = os.environ.get(ENVIRONMENTS_VARIABLE)
+    if allowed is not None and f"module-{module}" not in allowed.split(","):
+        raise ConfigError(f"this slave does not allow the module {module!r}")
+    # A script's own module path has no such entry; with -P it is not wanted.
+    if not sys.flags.safe_path and (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)
+    return importlib.import_module(module)
 
 
 def _make(spec: Any, wanted: _Wanted) -> GymSlots:
@@ -247,13 +308,7 @@ def _find_spec(name: str) -> Any:
     try:
         module, colon, env_id = name.rpartition(":")
         if colon:
-            allowed = os.environ.get(ENVIRONMENTS_VARIABLE)
-            if allowed is not None and f"module-{module}" not in allowed.split(","):
-                raise ConfigError(f"this slave does not allow the module {module!r}")
-            # A script's own module path has no such entry; with -P it is not wanted.
-            if not sys.flags.safe_path and (here := os.getcwd()) not in sys.path:
-                sys.path.append(here)
-            importlib.import_module(module)
+            _import(module)
         namespace, bare_name, version = parse_env_id(env_id)
         if version is None:
             version = find_highest_version(namespace, bare_name)

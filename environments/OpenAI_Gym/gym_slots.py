@@ -265,14 +265,14 @@ class EnvListSlots:
             # A terminal state needs no bootstrapping, even if a time limit is reached.
             truncated[slot] = cut and not terminated[slot]
             if terminated[slot] or cut:
-                success[slot] = _read_success(info)
+                success[slot] = read_success(info)
         ended = np.flatnonzero(terminated | truncated).tolist()
         final = _copy(self._now) if ended else None
         for slot in ended:
             self._reset_slot(slot)
         return Transition(
             observations=_copy(self._now),
-            rewards=_join_rewards(earned, self.slots),
+            rewards=join_rewards(earned, self.slots),
             terminated=terminated,
             truncated=truncated,
             final_observations=final,
@@ -297,27 +297,16 @@ class EnvListSlots:
         self._seeds[slot] = None
 
     def _explain(self, error: BaseException, slot: int) -> RelaaxError:
-        """Returns an error of an environment with the slot, and the step of its episode."""
-        if isinstance(error, InvalidInputError):
-            return InvalidInputError(f"{error} (slot {slot})", error.field)
-        if isinstance(error, ConfigError):
-            return ConfigError(f"{error} (slot {slot})")
-        text = f"{self.where}: {describe_exception(error)}"
-        if _lacks_screen(self._envs[slot], error):
-            return ConfigError(
-                f"{text}; there is no screen: set render_mode=rgb_array in environment.args "
-                "(--env-arg)"
-            )
-        return RelaaxError(text)
+        return explain(error, f"slot {slot}", self.where, self._envs[slot])
 
     def render(self) -> np.ndarray | None:
         """Draws slot 0."""
-        return _render(self._envs[0])
+        return render(self._envs[0])
 
     @property
     def render_fps(self) -> float:
         """Frames per second of the environment's own time."""
-        return _render_fps(self._envs[0].metadata)
+        return find_fps(self._envs[0].metadata)
 
     def close(self) -> None:
         """Closes the environments."""
@@ -495,7 +484,7 @@ class VectorEnvSlots:
         """
         envs = getattr(self._env.unwrapped, "envs", None)
         if envs:
-            return _render(envs[0])
+            return render(envs[0])
         if self._env.render_mode != "rgb_array":
             return None
         frames = self._env.render()
@@ -504,7 +493,7 @@ class VectorEnvSlots:
     @property
     def render_fps(self) -> float:
         """Frames per second of the environment's own time."""
-        return _render_fps(self._env.metadata)
+        return find_fps(self._env.metadata)
 
     def close(self) -> None:
         """Closes the environment."""
@@ -636,7 +625,7 @@ def read_step(result: Any) -> tuple[Any, np.ndarray, bool, bool, Mapping[str, An
       InvalidInputError: a reward or a flag is wrong.
     """
     if not isinstance(result, tuple) or len(result) != 5:
-        raise _make_misshapen("step", "observation, reward, terminated, truncated, info", result)
+        raise make_misshapen("step", "observation, reward, terminated, truncated, info", result)
     seen, reward, terminated, truncated, info = result
     array = make_array(reward)
     if array is None or array.ndim > 1 or not array.size or array.dtype.kind not in "biuf":
@@ -663,18 +652,47 @@ def _read_reset(result: Any) -> Any:
     """Returns the observation of what `reset` of one environment returned."""
     if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], Mapping):
         return result[0]
-    raise _make_misshapen("reset", "observation, info", result)
+    raise make_misshapen("reset", "observation, info", result)
 
 
-def _make_misshapen(method: str, expected: str, result: Any) -> ConfigError:
+def make_misshapen(method: str, expected: str, result: Any, api: str = "Gymnasium") -> ConfigError:
+    """Returns the error of a method that returned another number of values than prescribed.
+
+    Args:
+      method: its name.
+      expected: names of the values, separated by commas.
+      result: what it returned.
+      api: what prescribes it.
+    """
     came = f"{len(result)} values" if isinstance(result, tuple) else f"a {type(result).__name__}"
     return ConfigError(
-        f"{method} returned {came}, expected the {expected.count(',') + 1} values of Gymnasium "
+        f"{method} returned {came}, expected the {expected.count(',') + 1} values of {api} "
         f"({expected}); wrap the environment in one that returns them"
     )
 
 
-def _join_rewards(earned: Mapping[int, np.ndarray], slots: int) -> np.ndarray:
+def explain(error: BaseException, place: str, where: str, env: Any) -> RelaaxError:
+    """Returns an error of an environment with the slot or game, and the step of its episode.
+
+    Args:
+      error: the error.
+      place: the slot or game, for errors that are already explained.
+      where: the same with the step.
+      env: the environment.
+    """
+    if isinstance(error, InvalidInputError):
+        return InvalidInputError(f"{error} ({place})", error.field)
+    if isinstance(error, ConfigError):
+        return ConfigError(f"{error} ({place})")
+    text = f"{where}: {describe_exception(error)}"
+    if _lacks_screen(env, error):
+        return ConfigError(
+            f"{text}; there is no screen: set render_mode=rgb_array in environment.args (--env-arg)"
+        )
+    return RelaaxError(text)
+
+
+def join_rewards(earned: Mapping[int, np.ndarray], slots: int) -> np.ndarray:
     """Returns rewards `[slots]`, or `[slots, r]`; zeros for the slots that have none."""
     sizes = {len(row) for row in earned.values()} or {1}
     if len(sizes) > 1:
@@ -877,7 +895,8 @@ def _equal(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def _read_success(info: Mapping[str, Any]) -> int:
+def read_success(info: Mapping[str, Any]) -> int:
+    """Returns whether an episode that has ended was a success: 1, 0, or -1 if it is not known."""
     for key in _SUCCESS_KEYS:
         if key in info:
             return int(np.all(info[key]))
@@ -893,24 +912,26 @@ def _batched_success(infos: Mapping[str, Any], ended: np.ndarray) -> np.ndarray 
     return None
 
 
-def _lacks_screen(env: gym.Env, error: BaseException) -> bool:
+def _lacks_screen(env: Any, error: BaseException) -> bool:
     """Returns whether an error is that of drawing without a screen, where rgb_array would work."""
     modes = (env.metadata or {}).get("render_modes", ())
     text = f"{type(error).__module__} {type(error).__name__} {error}".lower()
     return (
-        env.render_mode != "rgb_array"
+        getattr(env, "render_mode", None) != "rgb_array"
         and "rgb_array" in modes
         and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
         and any(word in text for word in ("display", "screen", "window", "video", "opengl", "egl"))
     )
 
 
-def _render(env: gym.Env) -> np.ndarray | None:
-    frame = env.render() if env.render_mode == "rgb_array" else None
+def render(env: Any) -> np.ndarray | None:
+    """Draws an environment, `[height, width, 3]` uint8; None: it was not made for that."""
+    frame = env.render() if getattr(env, "render_mode", None) == "rgb_array" else None
     return None if frame is None else np.asarray(frame)
 
 
-def _render_fps(metadata: Mapping[str, Any]) -> float:
+def find_fps(metadata: Mapping[str, Any]) -> float:
+    """Returns the frames per second of an environment's own time."""
     return float(metadata.get("render_fps") or 30)
 
 
