@@ -80,9 +80,8 @@ def make_slots(
 
     Args:
       name: as for `gymnasium.make`; "module:Name-v0" imports a module first, which can be in the
-        current folder. "pettingzoo:MODULE" or "pettingzoo:MODULE:NAME" makes games of PettingZoo by
-        the module's function or class NAME, by default parallel_env or else env.
-      slots: number of environments; of games, which have a slot for each agent.
+        current folder; "pettingzoo:MODULE[:NAME]": see `_make_games`.
+      slots: number of environments; of PettingZoo's games, which have a slot for each agent.
       mode: "sync": one environment after the other. "vector_entry_point": the environment's own
         vectorised form, k of one slot if it does not support `needs`. "auto": that form for several
         slots if it exists and supports them, and always for Atari games; else sync.
@@ -109,9 +108,7 @@ def make_slots(
         needs = {need for need in needs if need != "partial_steps" or slots > 1}
         wanted = _Wanted(name, slots, mode, seed, needs, action_repeat, env_args or {}, draw, masks)
         try:
-            if name.startswith(PETTINGZOO):
-                return _make_games(wanted)
-            return _make(_find_spec(name), wanted)
+            return (_make_games if name.startswith(PETTINGZOO) else _make)(wanted)
         except ConfigError:
             raise
         except FAILURES as error:
@@ -134,6 +131,7 @@ class _Wanted(NamedTuple):
 
 
 def _make_games(wanted: _Wanted) -> "PettingZooSlots":
+    """Makes games by a module's function or class NAME, by default parallel_env, or else env."""
     if wanted.mode == "vector_entry_point":
         raise ConfigError(
             f"mode (--vectorization-mode): 'vector_entry_point', but {wanted.name:.100} has no "
@@ -186,7 +184,8 @@ def _import(module: str) -> ModuleType:
     return importlib.import_module(module)
 
 
-def _make(spec: Any, wanted: _Wanted) -> GymSlots:
+def _make(wanted: _Wanted) -> GymSlots:
+    spec = _find_spec(wanted.name)
     name, slots, mode, seed, needs, action_repeat, env_args, draw, _ = wanted
     # Below Gymnasium 1.1 nothing states what such a form does at an episode's end.
     vectorised = spec.vector_entry_point is not None and hasattr(gym.vector, "AutoresetMode")

@@ -232,12 +232,18 @@ class PettingZooSlots:
         first_seed = self._take_seed(0)
         self._own = _find_spaces(games[0], masks, first_seed) * len(games)  # of each slot
         self._seeds[0], self._is_begun = first_seed, bool(games[0].present)
-        groups = list(dict.fromkeys(self._own))
-        self._slots = {group: _find(self._own, group) for group in groups}
+        self._slots = {group: _find(self._own, group) for group in dict.fromkeys(self._own)}
         self.kinds = None
-        if len(groups) > 1:
-            _name_kinds({group: [self.agents[i] for i in self._slots[group]] for group in groups})
+        if len(self._slots) > 1:
+            _name_kinds(
+                {group: [self.agents[i] for i in own] for group, own in self._slots.items()}
+            )
             self.kinds = [group.kind for group in self._own]
+        self._current, self._lengths = 0, [0] * len(games)
+        self._lay_out(list(self._slots))
+
+    def _lay_out(self, groups: Sequence[AgentSpaces]) -> None:
+        """Joins the spaces of all kinds, and makes the rows of observations."""
         leaves: dict[str, Space] = {}
         actions: dict[str, Space] = {}
         for group in groups:
@@ -255,7 +261,6 @@ class PettingZooSlots:
         }
         for name, mask in split_masks(self._rows)[1].items():
             self._rows[name] = np.ones_like(mask)
-        self._current, self._lengths = 0, [0] * len(games)
 
     @property
     def where(self) -> str:

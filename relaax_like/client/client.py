@@ -293,13 +293,8 @@ class RlxClient(Closing):
         self._max_wait_ms = max_wait_ms
         self._answer_timeout_sec = None if answer_timeout_sec is None else float(answer_timeout_sec)
         self._hello = self._make_hello(exploit, validate_versions(versions or {}))
-        if agents is not None or games is not None or kinds is not None:
-            leaves = {*self._observations.spaces}, {*self._actions.spaces}
-            named = validate_agents(self.slots, leaves, agents, games, kinds)
-            self._hello.MergeFrom(rlx_pb2.Hello(**named))
-            self._hello.features[:] = sorted({*self._hello.features, AGENTS})
-        self._timeout_sec = timeout_sec
-        self._connect_timeout_sec = connect_timeout_sec
+        self._add_agents(agents, games, kinds)
+        self._timeout_sec, self._connect_timeout_sec = timeout_sec, connect_timeout_sec
         self._retry = _validate_optional("retry", retry, Retry) or Retry()
         self._report = _validate_optional("report", report, FUNCTION) or _print_line
         # Until then it waits for its first connection without a line for each attempt.
@@ -309,10 +304,7 @@ class RlxClient(Closing):
         self._talking = threading.RLock()  # held while something is sent or awaited
         self._forget_session()
         tracing.start_from_environment("environment", self.name)
-        if retry is None:
-            self.connect()
-        else:
-            self.connect_with_retry()
+        (self.connect if retry is None else self.connect_with_retry)()
 
     def _make_hello(self, exploit: bool, versions: Mapping[str, str]) -> rlx_pb2.Hello:
         features = {*_FEATURES, *(["versions"] if versions else [])}
@@ -336,6 +328,15 @@ class RlxClient(Closing):
             for leaf, space in split_masks(values.spaces)[0].items():
                 into[leaf].CopyFrom(space_to_message(space))
         return hello
+
+    def _add_agents(self, *given: Any) -> None:
+        """Adds agents, games and kinds to the hello, if they are given."""
+        if given == (None, None, None):
+            return
+        leaves = {*self._observations.spaces}, {*self._actions.spaces}
+        named = validate_agents(self.slots, leaves, *given)
+        self._hello.MergeFrom(rlx_pb2.Hello(**named))
+        self._hello.features[:] = sorted({*self._hello.features, AGENTS})
 
     def __del__(self) -> None:
         if getattr(self, "_connection", None) is not None:

@@ -205,19 +205,8 @@ class Interactor:
     ) -> None:
         _validate_bounds(random_steps, max_episode_steps, max_episodes, max_steps)
         self._partial_step = getattr(env_slots, "partial_step", None)
-        games = getattr(env_slots, "games", None)
-        if random_steps and (games is not None or hasattr(env_slots, "present")):
-            raise ConfigError(
-                f"random_steps: {random_steps}, but several agents play each game, which cannot "
-                "begin with random actions of one of them; set random_steps to 0"
-            )
-        if random_steps and env_slots.slots > 1 and self._partial_step is None:
-            raise ConfigError(
-                f"random_steps: {random_steps}, but these {env_slots.slots} environments can only "
-                "be stepped together, so a single one cannot take random actions after its reset; "
-                "set random_steps to 0 or slots to 1, or give the environments a method "
-                "partial_step (see EnvironmentSlots)"
-            )
+        if random_steps:
+            _validate_random_steps(random_steps, env_slots)
         self.episodes = 0
         self.steps = 0
         self._env_slots = env_slots
@@ -228,11 +217,9 @@ class Interactor:
         self._max_steps = max_steps
         self._first = first
         self._stop = stop or threading.Event()
-        # [k]: number of each slot's game, from 0.
-        self._games = np.unique(
-            np.arange(env_slots.slots) if games is None else games, return_inverse=True
-        )[1]
+        games = getattr(env_slots, "games", None)
         self._has_games = games is not None
+        self._games = np.asarray(range(env_slots.slots) if games is None else games)  # [k]
         self._names = getattr(env_slots, "agents", None) or [""] * env_slots.slots
         self._over = np.zeros(env_slots.slots, np.bool_)  # slots that have ended in their game
         self._present = np.ones(env_slots.slots, np.bool_)  # slots that were asked to act
@@ -550,6 +537,22 @@ def _merge(mask: np.ndarray, chosen: Values, other: Values) -> Values:
 
 def _merge_leaf(mask: np.ndarray, chosen: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.where(mask.reshape(-1, *[1] * (chosen.ndim - 1)), chosen, other)
+
+
+def _validate_random_steps(random_steps: int, env_slots: EnvironmentSlots) -> None:
+    """Refuses random actions for environments in which single slots cannot take them."""
+    if any(getattr(env_slots, name, None) is not None for name in ("games", "present")):
+        raise ConfigError(
+            f"random_steps: {random_steps}, but several agents play each game, which cannot begin "
+            "with random actions of one of them; set random_steps to 0"
+        )
+    if env_slots.slots > 1 and getattr(env_slots, "partial_step", None) is None:
+        raise ConfigError(
+            f"random_steps: {random_steps}, but these {env_slots.slots} environments can only be "
+            "stepped together, so a single one cannot take random actions after its reset; set "
+            "random_steps to 0 or slots to 1, or give the environments a method partial_step (see "
+            "EnvironmentSlots)"
+        )
 
 
 def _validate_bounds(
