@@ -157,7 +157,7 @@ class ParallelGame(Game):
 
 
 class TurnGame(Game):
-    """A game whose agents take turns (an AECEnv): in each step one is present.
+    """A game of turns (an AECEnv): in each step one agent is present.
 
     All living agents have observations in each step, so that a game that is cut off leaves those of
     all its agents.
@@ -211,6 +211,6 @@ def make_game(env: Any, action_repeat: int) -> Game:
     if action_repeat > 1:
         raise ConfigError(
             f"action_repeat (--action-repeat): {action_repeat}, but the agents of {env!s:.100} "
-            "take turns; remove the setting"
+            "act one after the other; remove the setting"
         )
     return TurnGame(env)

@@ -113,7 +113,7 @@ def test_what_does_not_name_the_slots_is_refused_by_its_argument(
 
 
 class TurnSlots:
-    """Two games of two players, who take turns; game g ends after `lengths[g]` turns. A reward of
+    """Two games of two players, who alternate; game g ends after `lengths[g]` turns. A reward of
     1 for both at each turn; the observation is the number of turns so far."""
 
     observation_space = Box(dtype="float32", shape=(1,))
@@ -185,7 +185,7 @@ class Listener:
         return SimpleNamespace(actions=np.full(4, 7), finished="")
 
 
-def test_players_who_take_turns_step_alone_and_a_game_is_one_episode_of_the_run() -> None:
+def test_players_who_alternate_step_alone_and_a_game_is_one_episode_of_the_run() -> None:
     episodes: list[SlotEpisode] = []
     agent = Listener()
     run = Interactor(TurnSlots(3, NEVER), agent, max_episodes=2, on_episode=episodes.append)
