@@ -126,9 +126,11 @@ def main() -> None:
     parser.add_argument("--no-results", action="store_true", help="print the results only")
     args = parser.parse_args()
     steps = args.steps or STEPS[args.game]
-    known = [json.loads(line) for line in RESULTS.read_text().splitlines()] if (
-        RESULTS.exists()
-    ) else []
+    known = (
+        [json.loads(line) for line in RESULTS.read_text().splitlines()]
+        if (RESULTS.exists())
+        else []
+    )
     for seed in args.seeds:
         key = {"game": args.game, "seed": seed, "steps": steps, "set": args.set}
         if any(key.items() <= row.items() for row in known) and not args.no_results:

@@ -1,13 +1,17 @@
 """Games of several agents: those of PettingZoo, all agents at once or turn by turn."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from pettingzoo import AECEnv, ParallelEnv
-from pettingzoo.utils.conversions import aec_to_parallel
+from pettingzoo.utils.conversions import (
+    aec_to_parallel,
+    turn_based_aec_to_parallel,
+    turn_based_aec_to_parallel_wrapper,
+)
 
-from relaax_like.wire import ConfigError, InvalidInputError, RelaaxError
+from relaax_like.wire import ConfigError, InvalidInputError
 
 from .gym_slots import make_misshapen, read_step
 
@@ -31,14 +35,18 @@ class Game:
       ended: agents whose part ended in the newest step; at the end of the game, all others, too.
 
     Args:
-      env: the environment.
+      env: a ParallelEnv; in a converted game of turns, one agent is present in each step.
+      action_repeat: steps of the environment per action, with rewards summed; fewer if an agent
+        comes or leaves.
 
     Raises:
       ConfigError: it does not say which agents can take part.
     """
 
-    def __init__(self, env: Any) -> None:
+    def __init__(self, env: Any, action_repeat: int = 1) -> None:
         self.env = env
+        self._action_repeat = action_repeat
+        self._has_turns = isinstance(env, turn_based_aec_to_parallel_wrapper)
         agents = getattr(env, "possible_agents", None)
         if not agents:
             raise ConfigError(
@@ -59,7 +67,10 @@ class Game:
           InvalidInputError, ConfigError: it returned something wrong.
         """
         self._gone = set()
-        self._reset(seed)
+        result = self.env.reset(seed=seed)
+        if not isinstance(result, tuple) or len(result) != 2:
+            raise make_misshapen("reset", "observations, infos", result, "PettingZoo")
+        self._note(*result)
         if not self.present:
             raise InvalidInputError("agents: none takes part after the reset", "agents")
 
@@ -69,22 +80,32 @@ class Game:
         Raises:
           Exception: see `begin`.
         """
-        raise NotImplementedError
+        earned: dict[Any, np.ndarray] = {}
+        for _ in range(self._action_repeat):
+            result = self.env.step(dict(actions))
+            if not isinstance(result, tuple) or len(result) != 5:
+                names = "observations, rewards, terminations, truncations, infos"
+                raise make_misshapen("step", names, result, "PettingZoo")
+            seen, rewards, terminated, truncated, infos = result
+            self._note(seen, infos, rewards, terminated, truncated)
+            for agent, (_, reward, *_) in self.results.items():
+                earned[agent] = earned.get(agent, 0) + reward
+            if self.present != actions.keys():
+                break
+        self.results = {
+            agent: (result[0], earned[agent], *result[2:]) for agent, result in self.results.items()
+        }
 
-    def _reset(self, seed: int | None) -> None:
-        raise NotImplementedError
-
-    def _note(self, living: Iterable[Any], seen: Any, infos: Any, *outcome: Any) -> None:
+    def _note(self, seen: Any, infos: Any, *outcome: Any) -> None:
         """Notes a step or a reset.
 
         Args:
-          living: agents that can take part in the next step.
           seen: agent -> observation.
           infos: agent -> info.
           *outcome: agent -> reward, terminated and truncated; nothing after a reset.
         """
         rewards, terminated, truncated = outcome or ({}, {}, {})
-        living = set(living)
+        living = set(self.env.agents)
         named = living.union(seen, rewards, terminated, truncated)
         if unknown := named.difference(self.agents):
             raise InvalidInputError(
@@ -107,6 +128,8 @@ class Game:
         }
         ended = {agent for agent, result in results.items() if result[2] or result[3]}
         self.present = living - ended
+        if self._has_turns and living:
+            self.present &= {self.env.aec_env.agent_selection}
         if back := self.present & self._gone:
             raise InvalidInputError(
                 f"agents: {sorted(map(str, back))!s:.100} takes part again, although its episode "
@@ -118,83 +141,6 @@ class Game:
         self._gone |= self.ended
 
 
-class ParallelGame(Game):
-    """A game in which all agents act at once.
-
-    Args:
-      env: a ParallelEnv.
-      action_repeat: steps of the environment per action, with rewards summed; fewer if an agent
-        comes or leaves.
-    """
-
-    def __init__(self, env: Any, action_repeat: int = 1) -> None:
-        super().__init__(env)
-        self._action_repeat = action_repeat
-
-    def _reset(self, seed: int | None) -> None:
-        result = self.env.reset(seed=seed)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise make_misshapen("reset", "observations, infos", result, "PettingZoo")
-        self._note(self.env.agents, *result)
-
-    def step(self, actions: Mapping[Any, Any]) -> None:
-        """See `Game`."""
-        earned: dict[Any, np.ndarray] = {}
-        for _ in range(self._action_repeat):
-            result = self.env.step(dict(actions))
-            if not isinstance(result, tuple) or len(result) != 5:
-                names = "observations, rewards, terminations, truncations, infos"
-                raise make_misshapen("step", names, result, "PettingZoo")
-            seen, rewards, terminated, truncated, infos = result
-            self._note(self.env.agents, seen, infos, rewards, terminated, truncated)
-            for agent, (_, reward, *_) in self.results.items():
-                earned[agent] = earned.get(agent, 0) + reward
-            if self.present != actions.keys():
-                break
-        self.results = {
-            agent: (result[0], earned[agent], *result[2:]) for agent, result in self.results.items()
-        }
-
-
-class TurnGame(Game):
-    """A game of turns (an AECEnv): in each step one agent is present.
-
-    All living agents have observations in each step, so that a game that is cut off leaves those of
-    all its agents.
-    """
-
-    def _reset(self, seed: int | None) -> None:
-        self.env.reset(seed=seed)
-        self._note(self.env.agents, self._observe(), self.env.infos)
-        self.present = {self.env.agent_selection}
-
-    def step(self, actions: Mapping[Any, Any]) -> None:
-        """See `Game`."""
-        env = self.env
-        env.step(actions[env.agent_selection])
-        outcome = (dict(env.rewards), dict(env.terminations), dict(env.truncations))
-        seen, infos = self._observe(), dict(env.infos)
-        self._remove_dead()
-        self._note(env.agents, seen, infos, *outcome)
-        self.present &= {env.agent_selection}
-
-    def _observe(self) -> dict[Any, Any]:
-        return {agent: self.env.observe(agent) for agent in self.env.agents}
-
-    def _remove_dead(self) -> None:
-        """Makes the steps with None by which agents leave whose part has ended."""
-        env = self.env
-        for _ in range(len(env.agents) + 1):
-            agent = env.agent_selection
-            if not env.agents or not (env.terminations[agent] or env.truncations[agent]):
-                return
-            env.step(None)
-        raise RelaaxError(
-            f"{agent!s:.100} stays in the game after its end, expected that step(None) removes it; "
-            "correct the environment (see PettingZoo's _was_dead_step)"
-        )
-
-
 def make_game(env: Any, action_repeat: int) -> Game:
     """Returns an environment as a game; all agents act at once if the environment allows it.
 
@@ -202,15 +148,15 @@ def make_game(env: Any, action_repeat: int) -> Game:
       ConfigError: it is not PettingZoo's, or does not say which agents can take part; or an action
         is to be repeated in a game of turns.
     """
-    if isinstance(env, AECEnv) and env.metadata.get("is_parallelizable"):
-        env = aec_to_parallel(env)
-    if isinstance(env, ParallelEnv):
-        return ParallelGame(env, action_repeat)
-    if not isinstance(env, AECEnv):
+    if isinstance(env, AECEnv):
+        if env.metadata.get("is_parallelizable"):
+            return Game(aec_to_parallel(env), action_repeat)
+        if action_repeat > 1:
+            raise ConfigError(
+                f"action_repeat (--action-repeat): {action_repeat}, but the agents of {env!s:.100} "
+                "act one after the other; remove the setting"
+            )
+        return Game(turn_based_aec_to_parallel(env))
+    if not isinstance(env, ParallelEnv):
         raise ConfigError(f"made a {type(env).__name__}, expected an AECEnv or a ParallelEnv")
-    if action_repeat > 1:
-        raise ConfigError(
-            f"action_repeat (--action-repeat): {action_repeat}, but the agents of {env!s:.100} "
-            "act one after the other; remove the setting"
-        )
-    return TurnGame(env)
+    return Game(env, action_repeat)

@@ -266,11 +266,8 @@ def evaluate(
     if as_json:
         numbers = {name: evaluation.evaluation_to_dict(one) for name, one in results.items()}
         print(json.dumps(numbers.get("", numbers)))
-        return 0
-    for name, found in results.items():
-        print(f"{name}: " * bool(name) + evaluation.format_evaluation(found))
-    if found.video:
-        print(found.video)
+    else:
+        print("\n".join(evaluation.format_evaluations(results)))
     return 0
 
 

@@ -97,6 +97,8 @@ def _describe_served(status: Status) -> Iterator[tuple[str, str]]:
     shown = status.served[:_MAX_CLIENTS]
     for index, client in enumerate(shown):
         parts = [f"{client.name}: {client.answers:,} answers"]
+        if client.games:
+            parts.append(f"{client.games:,} games")
         if client.p50_ms is not None and client.p99_ms is not None:
             parts.append(f"p50 {client.p50_ms:.2g} ms, p99 {client.p99_ms:.2g} ms")
         if client.max_wait_ms:

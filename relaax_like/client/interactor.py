@@ -16,6 +16,7 @@ from relaax_like.client.outcome import validate_outcome
 from relaax_like.client.values import SpaceValues, UserSpace, Values
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import ConfigError, ServerUnavailableError
+from relaax_like.wire.games import Games
 from relaax_like.wire.spaces import ACTION
 
 logger = logging.getLogger(__name__)
@@ -166,6 +167,7 @@ class Interactor:
     Attributes:
       episodes: ended so far; games, if the environments have `games`.
       steps: chosen by the agent so far, in all slots together.
+      games: counts those of each slot; without `games`, each slot plays its own.
 
     Args:
       env_slots: the environments.
@@ -218,10 +220,9 @@ class Interactor:
         self._first = first
         self._stop = stop or threading.Event()
         games = getattr(env_slots, "games", None)
+        self.games = Games(range(env_slots.slots) if games is None else games)
         self._has_games = games is not None
-        self._games = np.asarray(range(env_slots.slots) if games is None else games)  # [k]
         self._names = getattr(env_slots, "agents", None) or [""] * env_slots.slots
-        self._over = np.zeros(env_slots.slots, np.bool_)  # slots that have ended in their game
         self._present = np.ones(env_slots.slots, np.bool_)  # slots that were asked to act
         self._ending: np.ndarray | None = None  # [k] bool: slots that still play to an end
         self._on_episode = on_episode
@@ -322,7 +323,7 @@ class Interactor:
         else:
             self._scores[:] = 0
             self._lengths[:] = 0
-            self._over[:] = False
+            self.games.begin()
             actions = self._ask(observations=self._begin(None))
         while not self._finished and not self._done():
             transition = self._advance(actions)
@@ -341,7 +342,9 @@ class Interactor:
         start = time.perf_counter()
         present = getattr(self._env_slots, "present", None)
         more = {} if present is None else {"present": present}
-        self._present = np.ones_like(self._over) if present is None else np.asarray(present)
+        self._present = (
+            np.ones(len(self._lengths), np.bool_) if present is None else np.asarray(present)
+        )
         result = self._agent.step(observations, *outcome, **more)
         self._agent_sec += time.perf_counter() - start
         return self._take(result)
@@ -362,7 +365,7 @@ class Interactor:
         )
         if over is not None and over.any():
             if self._has_games:
-                over = np.isin(self._games, self._games[over]) & ~(self._over | ended)
+                over = self.games.join(over) & ~ended
             transition = self._truncate(transition, over)
             ended |= over
         if self._random_steps and ended.any():
@@ -419,11 +422,9 @@ class Interactor:
         ended = transition.terminated | transition.truncated
         for slot in np.flatnonzero(ended).tolist():
             self._end_episode(slot, transition)
-        if self._has_games:
-            self._over |= ended
-            ended = ~np.isin(self._games, self._games[~self._over])  # slots of complete games
-            self.episodes += len(np.unique(self._games[ended]))
-            self._over &= ~ended
+        if ended.any():
+            before, ended = self.games.ended, self.games.add(ended)
+            self.episodes += (self.games.ended - before) * self._has_games
         if self._ending is not None:
             self._ending &= ~ended
 
@@ -440,7 +441,8 @@ class Interactor:
             success=-1 if transition.success is None else int(transition.success[slot]),
             agent=self._names[slot],
         )
-        self._ends.append(0 if episode.truncated else episode.length)
+        if self.games.leaders[slot]:  # the other slots of a game end with it
+            self._ends.append(0 if episode.truncated else episode.length)
         if episode.length >= _MIN_LENGTH and self._ends.count(episode.length) >= _EQUAL:
             _warn_of_limit(episode.length)
         self._scores[slot] = 0

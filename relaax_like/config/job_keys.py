@@ -154,12 +154,19 @@ def validate_job_config(config: Any) -> None:
     load_document(YamlDocument(Path("config"), copy.deepcopy(config)))
 
 
+# Before the module of an environment of PettingZoo; a name in it can follow.
+_GAMES = "pettingzoo:"
+
+
 def name_environment(config: Mapping[str, Any]) -> str:
     """Returns the name that a slave must have among its environments to run a job; "": none."""
     section = config.get(ENVIRONMENT)
     if not isinstance(section, Mapping):
         return ""
-    module, colon, _ = str(section.get("env") or "").rpartition(":")
+    env = str(section.get("env") or "")
+    module, colon, _ = env.rpartition(":")
+    if env.startswith(_GAMES):
+        module = env.removeprefix(_GAMES).partition(":")[0]
     if colon:
         return name_module(module, bool(section.get("args")))
     return str(section.get("program") or "")

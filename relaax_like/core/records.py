@@ -225,6 +225,7 @@ class ServedClient:
     discarded_steps: int = 0
     stall: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+    games: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -210,15 +210,15 @@ def play_greedy(
         patience.begin(episode.slot)
         if len(played[episode.slot]) < each:
             played[episode.slot].append(episode)
-        if all(len(own) == each for own in played):
-            done.set()
 
     def check() -> None:
         patience.check()
-        if is_stopping():
+        # Not of the slots: agents of a game can stay away.
+        if is_stopping() or (loop.games.rounds >= each).all():
             done.set()
 
-    make_interactor(experiment, slots, agents, on_episode=count, on_step=check, stop=done).run()
+    loop = make_interactor(experiment, slots, agents, on_episode=count, on_step=check, stop=done)
+    loop.run()
     rounds = [own[number] for number in range(each) for own in played if number < len(own)]
     return rounds[:episodes]
 
@@ -274,6 +274,14 @@ def format_evaluation(evaluation: EvaluationResult) -> str:
         f"{evaluation.lengths.mean():.1f}{solved}; weights of step {evaluation.global_t:,}, "
         f"version {evaluation.version:,}"
     )
+
+
+def format_evaluations(results: Mapping[str, EvaluationResult]) -> Iterator[str]:
+    """Yields a line for each policy, after its name, and one for the video."""
+    for name, found in results.items():
+        yield f"{name}: " * bool(name) + format_evaluation(found)
+    if found.video:
+        yield found.video
 
 
 def evaluation_to_dict(evaluation: EvaluationResult) -> dict[str, Any]:

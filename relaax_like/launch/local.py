@@ -114,8 +114,8 @@ class LocalAgents:
         ended = _find_ended(terminated, truncated)
         if present is not None and (why := self._slots.unsupported.get(PRESENT)):
             raise InvalidInputError(
-                f"present: agents of this environment take turns, or come and go, but {why}; use "
-                "an algorithm whose plan is OnPolicy, such as ppo",
+                f"present: some agents of this environment are absent in a step, but {why}; use "
+                "an algorithm whose plan is OnPolicy",
                 "present",
             )
         transition = ReceivedStep(

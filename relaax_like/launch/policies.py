@@ -2,7 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from relaax_like.client.interactor import EnvironmentSlots
 from relaax_like.client.values import SpaceValues
@@ -80,11 +80,20 @@ def open_saved_host(experiment: Experiment, states: Mapping[str, State]) -> Iter
       ConfigError, SnapshotError, InvalidInputError: see `SavedPolicy`.
     """
     with contextlib.ExitStack() as ends:
-        if not experiment.policies:
-            yield ends.enter_context(SavedPolicy(experiment, states[""], "local")).host
-            return
-        hosts = {
-            name: ends.enter_context(SavedPolicy(policy.experiment, states[name], "local")).host
-            for name, policy in experiment.policies.items()
-        }
-        yield PolicyHost(hosts, {n: policy.agents for n, policy in experiment.policies.items()})
+        runs = zip(experiment.policies or [""], experiment.runs, strict=True)
+        hosts = [
+            ends.enter_context(SavedPolicy(run, states[name], "local")).host for name, run in runs
+        ]
+        yield join_hosts(experiment, hosts)
+
+
+def join_hosts(experiment: Experiment, hosts: Sequence[AgentHost]) -> AgentHost:
+    """Returns the host of the agents of all policies, given those of its `runs`."""
+    policies = experiment.policies
+    if not policies:
+        return hosts[0]
+    return PolicyHost(
+        dict(zip(policies, hosts, strict=True)),
+        {name: policy.agents for name, policy in policies.items()},
+        [name for name, policy in policies.items() if not policy.trains],
+    )

@@ -9,9 +9,8 @@ from relaax_like.config.run_spaces import keep_run_spaces
 from relaax_like.launch.base_trainer import BaseTrainer
 from relaax_like.launch.local import LocalAgents, make_interactor, open_slots
 from relaax_like.launch.parameter_server import make_run_dir
-from relaax_like.launch.policies import complete_policies, find_policy_spaces
+from relaax_like.launch.policies import complete_policies, find_policy_spaces, join_hosts
 from relaax_like.parameter_server.parameter_server import ParameterServer
-from relaax_like.rlx_server.policy_host import PolicyHost
 from relaax_like.runs.folders.modes import LogMode
 from relaax_like.runs.folders.run_folder import TRAIN, describe_start, write_config
 from relaax_like.runs.processes.log_file import keeping_log
@@ -73,11 +72,8 @@ class PoliciesTrainer(BaseTrainer):
         """Plays with the agents of all policies until the run ends."""
         policies = self.experiment.policies
         with open_slots(self.experiment, "train") as slots:
-            host = PolicyHost(
-                {name: self._trainers[name].make_host(self.servers[name]) for name in policies},
-                {name: policy.agents for name, policy in policies.items()},
-                [name for name, policy in policies.items() if not policy.trains],
-            )
+            hosts = [self._trainers[name].make_host(self.servers[name]) for name in policies]
+            host = join_hosts(self.experiment, hosts)
             try:
                 agents = LocalAgents(slots, host, stop=stop, resumable=False)
             except ProtocolError as error:

@@ -27,6 +27,7 @@ from relaax_like.launch.agents import (
 )
 from relaax_like.launch.algorithm_code import has_plain_agents
 from relaax_like.launch.metrics import make_agent_metrics
+from relaax_like.launch.policies import join_hosts
 from relaax_like.launch.security import (
     make_client_security,
     make_server_security,
@@ -40,7 +41,6 @@ from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.greeting import Greeting
 from relaax_like.rlx_server.hosting import AgentHost, BatchHost
 from relaax_like.rlx_server.late_host import LateHost
-from relaax_like.rlx_server.policy_host import PolicyHost
 from relaax_like.rlx_server.server import RlxServer, new_event_loop
 from relaax_like.rlx_server.session import Session
 from relaax_like.runs.processes.process import (
@@ -150,14 +150,7 @@ def run_rlx_server(experiment: Experiment, overrides: Sequence[str] = ()) -> int
             ends.enter_context(_open_run(run, [*overrides, *more], shutdown))
             for run, more in _list_runs(experiment)
         ]
-        first, host = served[0], served[0].host
-        if experiment.policies:
-            policies = experiment.policies
-            host = PolicyHost(
-                dict(zip(policies, (one.host for one in served), strict=True)),
-                {name: policy.agents for name, policy in policies.items()},
-                [name for name, policy in policies.items() if not policy.trains],
-            )
+        first, host = served[0], join_hosts(experiment, [one.host for one in served])
         newest: deque[Greeting] = deque(maxlen=1)  # of clients that train
 
         def watch_session(session: Session) -> None:

@@ -16,12 +16,15 @@ from relaax_like.experience.ranges import UNWATCHED, Ranges
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, Executed
 from relaax_like.nn.action_heads import actions_from_wire, actions_to_wire
 from relaax_like.rlx_server.greeting import EXECUTED, MASKS, PRESENT
+from relaax_like.rlx_server.points import GatheredMetric
 from relaax_like.rlx_server.slots import AgentFailure, Decision, Slots, SlotSpec
 from relaax_like.rlx_server.transition import Arrays, ReceivedStep
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.spaces import split_masks
 
 logger = logging.getLogger(__name__)
+# Agents of one client whose returns have a curve of their own.
+MAX_AGENT_CURVES = 64
 
 
 class BatchSlots(Slots):
@@ -79,6 +82,14 @@ class BatchSlots(Slots):
                 "keeps them, so begin another one with this environment"
             )
         self._given: Arrays = {}  # newest actions
+        # Of each slot with an agent's name, if there are several: its returns.
+        self._agents = spec.agents
+        names = set() if spec.exploit else set(spec.agents)
+        self._agent_returns = {
+            name: GatheredMetric(processor.metrics(), f"return of {name}", is_mean=True)
+            for name in sorted(names)[:MAX_AGENT_CURVES]
+            if len(names) > 1
+        }
 
     def _find_unsupported(self, plan: Plan) -> dict[str, str]:
         both = (PRESENT, EXECUTED)
@@ -134,6 +145,7 @@ class BatchSlots(Slots):
           Exception: an error of the agent's own code, or of the learner; see `Learner.submit`.
         """
         self._watch(transition)
+        self._note_returns(transition)
         if self.plays_on and self.finished:
             self._agent.learning = False
         self._goes_on = transition.observations is not None
@@ -228,12 +240,20 @@ class BatchSlots(Slots):
           Exception: an error of the agent's own code, or of the learner; see `Learner.submit`.
         """
         self._ranges.close()
+        for returns in self._agent_returns.values():
+            returns.flush()
         self._agent.close()
         if self._agent.discarded_rollouts:
             logger.warning(
                 "discarded %d rollout(s) of a client that were not learned from in time",
                 self._agent.discarded_rollouts,
             )
+
+    def _note_returns(self, transition: ReceivedStep) -> None:
+        for episode in transition.episodes if self._agent_returns else ():
+            returns = self._agent_returns.get(self._agents[episode.slot])
+            if returns is not None and episode.length:
+                returns.add(episode.episode_return)
 
     def _join(self, observations: Arrays | None, ended: np.ndarray | None) -> Arrays | None:
         if self._history is None:

@@ -10,7 +10,7 @@ from relaax_like.core.prediction import Prediction, Request
 from relaax_like.rlx_server.batch_slots import BatchSlots
 from relaax_like.rlx_server.greeting import strip_kind
 from relaax_like.rlx_server.hosting import AgentHost
-from relaax_like.rlx_server.policy_slots import Leaves, Part, PolicySlots
+from relaax_like.rlx_server.policy_slots import Leaves, PolicyPart, PolicySlots
 from relaax_like.rlx_server.slots import Slots, SlotSpec
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.spaces import ACTION, MASK, OBSERVATION, RunSpaces, Spaces
@@ -77,7 +77,7 @@ class PolicyHost(AgentHost):
         for one in closing:
             one.result()
 
-    def _make_part(self, spec: SlotSpec, policy: str, rows: list[int]) -> Part:
+    def _make_part(self, spec: SlotSpec, policy: str, rows: list[int]) -> PolicyPart:
         leaves = find_leaves(spec, policy, rows)
         is_frozen = policy in self._frozen
         own = SlotSpec(
@@ -88,10 +88,11 @@ class PolicyHost(AgentHost):
             spec.max_wait_sec,
             spec.is_pinged,
             draws=is_frozen and not spec.exploit,
+            agents=[spec.agents[row] for row in rows],
         )
         slots = self._hosts[policy].make_slot_agents(own)
         assert isinstance(slots, BatchSlots), "plain agents are refused when the run is loaded"
-        return Part(policy, np.array(rows), leaves, slots, not own.exploit)
+        return PolicyPart(policy, np.array(rows), leaves, slots, not own.exploit)
 
 
 def find_rows(spec: SlotSpec, patterns: Mapping[str, Iterable[str]]) -> dict[str, list[int]]:

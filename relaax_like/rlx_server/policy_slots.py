@@ -24,7 +24,7 @@ class Leaves(NamedTuple):
     actions: Mapping[str, str]
 
 
-class Part(NamedTuple):
+class PolicyPart(NamedTuple):
     """The slots of one policy.
 
     Attributes:
@@ -56,12 +56,12 @@ class PolicySlots(Slots):
 
     blocking = False
 
-    def __init__(self, parts: Sequence[Part], slots: int, action_spaces: Spaces):
+    def __init__(self, parts: Sequence[PolicyPart], slots: int, action_spaces: Spaces):
         super().__init__(slots)
         self._parts = parts
         self._action_spaces = action_spaces
         self._slots = slots
-        self._waiting: list[Part] = []
+        self._waiting: list[PolicyPart] = []
         self._decisions: dict[str, Decision] = {}
         self.unsupported: Mapping[str, str] = {
             feature: f"policy {part.policy}: {why}"
@@ -135,7 +135,7 @@ class PolicySlots(Slots):
         if errors:
             raise errors[0]
 
-    def _note(self, part: Part, decision: Decision | None) -> None:
+    def _note(self, part: PolicyPart, decision: Decision | None) -> None:
         if decision is not None:
             self._decisions[part.policy] = decision
             del self._waiting[0]
@@ -159,7 +159,7 @@ class PolicySlots(Slots):
                 actions[part.leaves.actions[name]][part.rows] = array
         return Decision(actions, "", int(versions[0]), versions)
 
-    def _select(self, part: Part, step: ReceivedStep) -> ReceivedStep:
+    def _select(self, part: PolicyPart, step: ReceivedStep) -> ReceivedStep:
         """Returns a policy's rows, under its own names of the leaves."""
         rows = part.rows
 

@@ -40,6 +40,7 @@ _MAX_PARTS = 4
 _OTHER_FIELDS = MAX_FEATURES + MAX_VERSIONS + 16
 # Names of agents and kinds of a hello.
 _MAX_NAMES = 2 << 12
+_NAMES = {rlx_pb2.Hello.DESCRIPTOR.fields_by_name[name].number for name in ("agents", "kinds")}
 # Size of MAX_POINTS points with the longest names.
 _MAX_SCALARS_BYTES = MAX_POINTS * 225
 # The first byte of each point and of its name, so its count is an upper bound of the points.
@@ -50,6 +51,7 @@ _POINT_BYTE = b"\x0a"
 _LONG_MESSAGE_BYTES = 1 << 18
 _FIELD_WEIGHT = 3 << 9
 _MORE_WEIGHT = 1 << 19
+_NAME_WEIGHT = 1 << 9
 _MIN_MESSAGE_BYTES = 4 << 20
 _PING = rlx_pb2.ClientMessage(ping=rlx_pb2.Ping()).SerializeToString()
 # The field of a step that needs a feature -> that feature.
@@ -194,11 +196,21 @@ class ProtobufCodec:
         greeting = self._greeting
         leaves = MAX_LEAVES if greeting is None else len(greeting.inputs)
         limit = 2 * leaves + _OTHER_FIELDS
-        if number == _HELLO:
-            limit += _MAX_NAMES
         if greeting is not None and EXECUTED in greeting.features:
             limit += len(greeting.action_spaces)
-        fields = sum(1 for _ in itertools.islice(walk_fields(body, start, stop), limit + 1))
+        walk = (part[0] for part in walk_fields(body, start, stop))
+        found = list(itertools.islice(walk, limit + 1))
+        names = 0
+        if number == _HELLO and not _NAMES.isdisjoint(found):
+            found += itertools.islice(walk, _MAX_NAMES)
+            names = sum(one in _NAMES for one in found)
+        fields = len(found) - names
+        if names >= _MAX_NAMES:
+            raise InvalidInputError(
+                f"agents: the message has more than {_MAX_NAMES} names of agents and kinds; "
+                "connect several clients",
+                "agents",
+            )
         if fields > limit:
             raise InvalidInputError(
                 f"the message has more than {limit} fields, expected at most {leaves} "
@@ -206,7 +218,7 @@ class ProtobufCodec:
             )
         if stop - start > _LONG_MESSAGE_BYTES:
             descriptor = _FIELDS_BY_NUMBER[number].message_type
-            most = fields * _FIELD_WEIGHT + _MORE_WEIGHT
+            most = fields * _FIELD_WEIGHT + names * _NAME_WEIGHT + _MORE_WEIGHT
             if weigh(body, descriptor, start, stop, most) > most:
                 raise InvalidInputError(
                     f"the message of {len(body)} bytes has too much overhead besides array "

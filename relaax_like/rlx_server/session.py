@@ -34,6 +34,7 @@ from relaax_like.wire.errors import (
     ServerUnavailableError,
 )
 from relaax_like.wire.framing import PROTOCOL_VERSION
+from relaax_like.wire.games import Games
 from relaax_like.wire.reports import Event
 from relaax_like.wire.security import Role, Tokens, describe_missing_role
 from relaax_like.wire.spaces import pack_arrays
@@ -141,6 +142,7 @@ class Session:
         self._time_limit_sec = time_limit_sec
         self._began = time.monotonic()
         self._greeting: Greeting | None = None
+        self._games = Games(())
         self.is_preparing = False
         self._slots: Slots | None = None
         self._running = False
@@ -306,6 +308,7 @@ class Session:
             discarded_steps=0 if slots is None else slots.discarded_steps,
             stall=stall,
             versions=self._greeting.versions,
+            games=self._games.ended if self._greeting.games else 0,
         )
 
     def close(self) -> None:
@@ -375,6 +378,7 @@ class Session:
         self._slots = self._make_agents(greeting)
         greeting.withdraw(self._slots.unsupported)
         self._greeting = greeting
+        self._games = Games(greeting.games or range(greeting.slots))
         self.greeted = True
         if not greeting.exploit:
             self.on_training(greeting)
@@ -416,6 +420,8 @@ class Session:
             self._has_stepped = True
             self.report(Event.STEPPED, self._greeting.client_name)
         self._transition = transition = self._slots.count(transition)
+        if transition.ended is not None:
+            self._games.add(transition.ended)
         if transition.episodes:
             self.on_episodes(transition.episodes)
             if transition.success is not None and not self._greeting.exploit:

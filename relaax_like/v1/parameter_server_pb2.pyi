@@ -335,7 +335,7 @@ class ClientStatus(_message.Message):
     def __init__(self, client_id: _Optional[str] = ..., gradients: _Optional[int] = ..., staleness: _Optional[int] = ..., silent_sec: _Optional[float] = ...) -> None: ...
 
 class ServedClient(_message.Message):
-    __slots__ = ("name", "session", "slots", "answers", "p50_ms", "p99_ms", "max_wait_ms", "late", "discarded_steps", "stall", "versions")
+    __slots__ = ("name", "session", "slots", "answers", "p50_ms", "p99_ms", "max_wait_ms", "late", "discarded_steps", "stall", "versions", "games")
     class VersionsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -354,6 +354,7 @@ class ServedClient(_message.Message):
     DISCARDED_STEPS_FIELD_NUMBER: _ClassVar[int]
     STALL_FIELD_NUMBER: _ClassVar[int]
     VERSIONS_FIELD_NUMBER: _ClassVar[int]
+    GAMES_FIELD_NUMBER: _ClassVar[int]
     name: str
     session: str
     slots: int
@@ -365,7 +366,8 @@ class ServedClient(_message.Message):
     discarded_steps: int
     stall: str
     versions: _containers.ScalarMap[str, str]
-    def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., slots: _Optional[int] = ..., answers: _Optional[int] = ..., p50_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., max_wait_ms: _Optional[int] = ..., late: _Optional[int] = ..., discarded_steps: _Optional[int] = ..., stall: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    games: int
+    def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., slots: _Optional[int] = ..., answers: _Optional[int] = ..., p50_ms: _Optional[float] = ..., p99_ms: _Optional[float] = ..., max_wait_ms: _Optional[int] = ..., late: _Optional[int] = ..., discarded_steps: _Optional[int] = ..., stall: _Optional[str] = ..., versions: _Optional[_Mapping[str, str]] = ..., games: _Optional[int] = ...) -> None: ...
 
 class ClientsReport(_message.Message):
     __slots__ = ("server_id", "clients", "num_clients")

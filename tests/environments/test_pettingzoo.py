@@ -259,7 +259,6 @@ def test_what_cannot_be_played_is_refused_by_name(
     [
         (PARTY, {"returns": True}, InvalidInputError, r"^agents: .*guest.* \(game 0\)$"),
         (PARTY, {"fails_at": 2}, RelaaxError, "^game 0, step 2: KeyError"),
-        (ELIMINATION, {"stays": True}, RelaaxError, "a stays in the game"),
     ],
 )
 def test_what_a_game_does_wrong_is_told_with_the_game(

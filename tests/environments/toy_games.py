@@ -61,10 +61,7 @@ class Elimination(AECEnv):
 
     metadata = {"name": "elimination", "render_modes": ["ansi"]}  # noqa: RUF012
     possible_agents = ["a", "b", "c"]  # noqa: RUF012
-
-    def __init__(self, stays: bool = False) -> None:
-        super().__init__()
-        self.stays = stays
+    render_mode = None
 
     def observation_space(self, agent: str) -> Any:
         return gym.spaces.Box(0, 100, (1,), np.float32)
@@ -87,8 +84,7 @@ class Elimination(AECEnv):
     def step(self, action: Any) -> None:
         agent = self.agent_selection
         if self.terminations[agent]:
-            if not self.stays:
-                self._was_dead_step(action)
+            self._was_dead_step(action)
             return
         self._clear_rewards()
         self.turns += 1

@@ -243,12 +243,20 @@ def test_wrong_versions_are_refused(client, versions):
     assert (answer.error.code, answer.error.field) == (rlx_pb2.INVALID_FIELD, "versions")
 
 
-def test_features_whose_meaning_is_decided_but_that_no_server_has_stay_off(client):
+def test_a_run_of_one_policy_takes_names_of_agents_and_counts_games(backend):
+    """covers PE20"""
+    servers = []
     features = ["agents", "slot_versions"]
-    hello = make_hello(slots=2, features=features, agents=["left", "right"], games=[0, 0])
-    assert list(client.ask(hello).ready.features) == []
-    assert client.ask(make_start(2)).WhichOneof("body") == "actions"
-    assert client.ask(make_next(2)).WhichOneof("body") == "actions"
+    hello = make_hello(slots=2, features=features, agents=["left", "right"], games=[7, 7])
+    with serve_rlx(backend, prepare=servers.append) as port, RawClient(port) as client:
+        ready = client.ask(hello).ready
+        assert (list(ready.features), list(ready.policies)) == (features, [])
+        assert list(client.ask(make_start(2)).actions.versions) == [0, 0]
+        for ends, games in (([1, 0], 0), ([1, 0], 0), ([0, 1], 1), ([1, 1], 2)):
+            answer = client.ask(make_next(2, terminated=array(np.array(ends), "bool")))
+            assert answer.WhichOneof("body") == "actions"
+            (served,), _ = servers[0].describe_clients()
+            assert served.games == games
 
 
 @pytest.mark.parametrize("field", ["masks", "final_masks"])

@@ -146,7 +146,7 @@ def hello(agents, kinds=("cat", "mouse"), features=("agents",), **more):
         (hello(["cat_0", "mouse"], kinds=["cat", "dog"]), "INVALID_FIELD", "observation_spaces"),
         (hello(["cat_0", "tom"]), "SPACE_MISMATCH", "kinds"),
         (hello(["mouse", "tom"]), "SPACE_MISMATCH", "observation_spaces"),
-        (hello(["mouse"] * 100_000), "INVALID_FIELD", ""),
+        (hello(["mouse"] * 100_000), "INVALID_FIELD", "agents"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -91,6 +91,11 @@ def begin_run(experiment: Experiment, force: bool) -> None:
                 read_previous(run.learner.previous)
         _move_aside(places)
         return
+    raise _describe_older(experiment, steps)
+
+
+def _describe_older(experiment: Experiment, steps: Mapping[Path, int]) -> ConfigError:
+    """Returns the error of a run that is there already: folder of checkpoints -> its step."""
     checkpoints, newest = next(iter(steps.items()))
     run_dir, found = experiment.run_dir, _find_step(checkpoints, newest)
     has_mirror = experiment.parameter_server.mirror_url is not None
@@ -102,13 +107,13 @@ def begin_run(experiment: Experiment, force: bool) -> None:
     is_inside = checkpoints.absolute().is_relative_to(run_dir.absolute())
     if not (is_inside or (run_dir / CONFIG_NAME).is_file()):
         cure = f", or {_FORCE}, which keeps it as {_find_free_name(checkpoints)}"
-        raise ConfigError(
+        return ConfigError(
             f"relaax-parameter-server.checkpoint_dir: {checkpoints} already contains a run, at "
             f"step {found:,}. Choose another checkpoint_dir"
             f"{' and another mirror_url' if has_mirror else ''}{cure if offers_force else ''}"
         )
     cure = f"{_FORCE}, which keeps it as {_find_free_name(run_dir)}, or "
-    raise ConfigError(
+    return ConfigError(
         f"run_dir: {run_dir} already contains a run, at step {found:,}. Continue it with "
         f"`relaax resume {shlex.quote(str(run_dir))}`, or {cure if offers_force else ''}choose "
         f"another run_dir{' and another mirror_url' if has_mirror else ''}"
