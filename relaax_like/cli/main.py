@@ -246,7 +246,8 @@ def evaluate(
 
     Without an environment section, clients play: start them as for training.
     """
-    experiment = _load_run(run, to_overrides("relaax-rlx-server", {"bind": bind}, overrides))
+    overrides = to_overrides("relaax-rlx-server", {"bind": bind}, overrides)
+    experiment = _load_run(run, overrides, several=True)
     level = "WARNING" if experiment.environment else experiment.rlx_server.log_level
     setup_logging(level, sys.stderr if as_json else None)
     if video is not None and experiment.environment is None:
@@ -364,14 +365,19 @@ def export(
     return 0
 
 
-def _load_run(run: Path, overrides: Sequence[str]) -> Experiment:
+def _load_run(run: Path, overrides: Sequence[str], several: bool = False) -> Experiment:
     """Loads the experiment of a run's folder, a YAML file, or a shipped experiment's name.
+
+    Args:
+      run: its folder, or a file.
+      overrides: of keys of the file.
+      several: see `load_experiment`.
 
     Raises:
       ConfigError: see `find_experiment` and `load_experiment`.
     """
     file, folders = find_experiment(run)
-    return load_experiment(file, [*folders, *overrides])
+    return load_experiment(file, [*folders, *overrides], several=several)
 
 
 @command(app)

@@ -80,7 +80,7 @@ def serve_agents(
     """Serve until a signal arrives."""
     flags = {"bind": bind, "parameter_server": parameter_server, "log_level": log_level}
     overrides = to_overrides("relaax-rlx-server", flags, overrides)
-    experiment = load_experiment(config, overrides)
+    experiment = load_experiment(config, overrides, several=True)
     setup_logging(experiment.rlx_server.log_level)
     start_tracing("rlx server", experiment, trace)
     from relaax_like.launch.rlx_server import run_rlx_server

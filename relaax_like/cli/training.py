@@ -41,7 +41,7 @@ def print_topology(config: Path, sets: Sequence[str]) -> int:
     """
     from relaax_like.launch.run import make_topology
 
-    topology = make_topology(load_experiment(config, sets), sets)
+    topology = make_topology(load_experiment(config, sets, several=True), sets)
     print(json.dumps(topology.to_dict(), indent=2))
     return 0
 
@@ -79,7 +79,7 @@ def begin(
     """
     from relaax_like.runs.folders.run_folder import begin_run
 
-    experiment = load_experiment(config, sets, new_run=True)
+    experiment = load_experiment(config, sets, new_run=True, several=True)
 
     def take() -> None:
         begin_run(experiment, force)
@@ -110,11 +110,11 @@ def play(config: Path, sets: Sequence[str], address: str, own_policy: bool) -> i
     setup_logging("INFO")
     key = "parameter_server" if own_policy else "bind"
     sets = [*sets, f"relaax-rlx-server.{key}={address}"]
-    experiment = load_experiment(config, sets)
+    experiment = load_experiment(config, sets, several=True)
     if own_policy:
         run.validate_served(experiment)
         sets += run.choose_ports(experiment, ["rlx"])
-        experiment = load_experiment(config, sets)
+        experiment = load_experiment(config, sets, several=True)
     manager = Manager(run.make_collectors(experiment, sets if own_policy else None))
     shutdown = Shutdown()
     shutdown.on_request(manager.stop)
@@ -156,7 +156,7 @@ def resume(
 
     file, folders = find_experiment(find_config(run).parent)
     overrides = [*folders, *flags_to_overrides(file, flags), *sets]
-    experiment = load_experiment(file, overrides)
+    experiment = load_experiment(file, overrides, several=True)
     if experiment.run_dir.absolute() != file.parent.absolute():
         raise ConfigError(
             f"run_dir: a run is resumed in its own folder, {file.parent}, but a flag or --set "
@@ -282,6 +282,8 @@ def _plan(experiment: Experiment, sets: Sequence[str], trace: bool, on_ray: bool
 
     (run.validate_run if on_ray else run.validate_servers)(experiment)
     ports = [] if on_ray else run.choose_ports(experiment)
-    placed = load_experiment(experiment.file, [*sets, *ports]) if ports else experiment
+    placed = (
+        load_experiment(experiment.file, [*sets, *ports], several=True) if ports else experiment
+    )
     topology = run.make_topology(placed, [*sets, *ports], trace)
     return run.keep_addresses(experiment, topology) if ports or on_ray else topology

@@ -74,7 +74,10 @@ SettingsT = TypeVar("SettingsT", bound=Settings)
 
 
 def load_experiment(
-    path: str | Path, overrides: Sequence[str] = (), new_run: bool = False
+    path: str | Path,
+    overrides: Sequence[str] = (),
+    new_run: bool = False,
+    several: bool = False,
 ) -> Experiment:
     """Reads and validates an experiment's file. Runs the `config.py` of its algorithm's folder.
 
@@ -87,6 +90,7 @@ def load_experiment(
       overrides: "section.key=value" each, as for `--set`.
       new_run: if there is a `logdir`, `run_dir` is a new folder in it; False: the newest run's,
         and spaces that the file does not define are read from RUN/spaces.json.
+      several: whether the file can have several policies, of which none is chosen.
 
     Raises:
       ConfigError: the file cannot be read; an override is not an assignment; the settings are wrong
@@ -95,6 +99,12 @@ def load_experiment(
     """
     document = read_document(path, overrides)
     experiment = load_document(document)
+    if experiment.policies and not several:
+        raise ConfigError(
+            f"{experiment.file}: policies: expected a run of one policy; set policy to one of "
+            f"{', '.join(experiment.policies)} (--set policy=NAME), or name its folder, "
+            f"{experiment.run_dir / POLICIES / 'NAME'}"
+        )
     logdir, run_name = document.data.get("logdir"), document.data.get("run_name")
     if logdir is not None:
         run_dir = find_run_dir(Path(logdir), run_name, export_experiment(experiment), new_run)

@@ -52,7 +52,7 @@ def train(path: str | Path, overrides: Sequence[str] = (), force: bool = False) 
             f"relaax_like.train: called in the thread {thread.name!r}, but only the main thread "
             "receives signals; call it in the main thread, or start a process"
         )
-    experiment = load_experiment(path, overrides, new_run=True)
+    experiment = load_experiment(path, overrides, new_run=True, several=True)
     trainer = make_trainer(experiment, overrides)
     begin_run(experiment, force)
     with _keep_signal_handlers():

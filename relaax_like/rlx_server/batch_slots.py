@@ -152,15 +152,7 @@ class BatchSlots(Slots):
         if transition.rewards is None:
             self._all_begin = True
         elif transition.rewards.shape[1] != self._rewards and not self._exploit:
-            columns = self._processor.reward_columns
-            names = [f"{name} [{part.stop - part.start}]" for name, part in columns.items()]
-            raise ProtocolError(
-                f"rewards: {transition.rewards.shape[1]} per slot, but the model has "
-                f"{self._rewards} ({', '.join(names)}); send these in this order, or set "
-                "algorithm.rewards to a weight for each of the environment's",
-                "SPACE_MISMATCH",
-                "rewards",
-            )
+            raise self._describe_rewards(transition.rewards.shape[1])
         elif self._needs_finals and transition.final_observations is None:
             _validate_continuing(transition.terminated)
         # First, because the next episodes' observations replace the history before these.
@@ -248,6 +240,17 @@ class BatchSlots(Slots):
                 "discarded %d rollout(s) of a client that were not learned from in time",
                 self._agent.discarded_rollouts,
             )
+
+    def _describe_rewards(self, number: int) -> ProtocolError:
+        columns = self._processor.reward_columns
+        names = [f"{name} [{part.stop - part.start}]" for name, part in columns.items()]
+        return ProtocolError(
+            f"rewards: {number} per slot, but the model has {self._rewards} ({', '.join(names)}); "
+            "send these in this order, or set algorithm.rewards to a weight for each of the "
+            "environment's",
+            "SPACE_MISMATCH",
+            "rewards",
+        )
 
     def _note_returns(self, transition: ReceivedStep) -> None:
         for episode in transition.episodes if self._agent_returns else ():

@@ -31,7 +31,7 @@ def file(tmp_path):
 
 
 def test_a_policy_has_the_keys_of_the_file_and_its_own(file):
-    experiment = load_experiment(file)
+    experiment = load_experiment(file, several=True)
     cat, mouse = experiment.policies.values()
     assert (cat.agents, cat.trains, mouse.agents, mouse.trains) == (
         ("cat_*",),
@@ -53,20 +53,20 @@ def test_a_policy_has_the_keys_of_the_file_and_its_own(file):
 
 def test_one_policy_can_be_chosen(file):
     experiment = load_experiment(file, ["policy=mouse"])
-    assert experiment == load_experiment(file).policies["mouse"].experiment
+    assert experiment == load_experiment(file, several=True).policies["mouse"].experiment
 
 
 def test_the_resolved_file_gives_the_same_policies(file, tmp_path):
-    text = dump_experiment(load_experiment(file))
+    text = dump_experiment(load_experiment(file, several=True))
     other = tmp_path / "config.yaml"
     other.write_text(text)
-    assert dump_experiment(load_experiment(other)) == text
+    assert dump_experiment(load_experiment(other, several=True)) == text
 
 
 def test_a_flag_counts_more_than_the_files_keys_of_policies(file):
     sets = ["algorithm.gamma=0.75", "algorithm.learning_rate=0.125"]
     sets += ["policies.mouse.algorithm.gamma=0.875"]
-    cat, mouse = load_experiment(file, sets).runs
+    cat, mouse = load_experiment(file, sets, several=True).runs
     assert (cat.algorithm.gamma, cat.algorithm.learning_rate) == (0.75, 0.125)
     assert (mouse.algorithm.gamma, mouse.algorithm.learning_rate) == (0.875, 0.125)
 
@@ -93,15 +93,22 @@ def test_a_flag_counts_more_than_the_files_keys_of_policies(file):
 )
 def test_wrong_keys_are_refused_by_name(file, flag, key):
     with pytest.raises(ConfigError) as error:
-        load_experiment(file, [flag])
+        load_experiment(file, [flag], several=True)
     assert key in str(error.value)
+
+
+def test_a_command_for_one_policy_refuses_several(file):
+    with pytest.raises(ConfigError) as error:
+        load_experiment(file)
+    assert "policies:" in str(error.value)
+    assert "policy=" in str(error.value)
 
 
 def test_a_process_of_a_policy_needs_policies(tmp_path):
     path = tmp_path / "one.yaml"
     path.write_text("algorithm: {name: ppo, state_size: 4, num_actions: 2}\npolicy: cat\n")
     with pytest.raises(ConfigError) as error:
-        load_experiment(path)
+        load_experiment(path, several=True)
     assert "policies:" in str(error.value)
 
 

@@ -72,7 +72,7 @@ def test_a_run_is_resumed_and_only_some_policies_learn(trained: Path) -> None:
 
 
 def test_an_evaluation_names_the_policies(trained: Path) -> None:
-    results = evaluate_policies(load_experiment(trained / "config.yaml"), 5)
+    results = evaluate_policies(load_experiment(trained / "config.yaml", several=True), 5)
     assert list(results) == ["cats", "mice"]
     assert [len(one.returns) for one in results.values()] == [10, 5]  # of five games
     assert all((one.lengths == 4).all() for one in results.values())
@@ -96,7 +96,7 @@ def test_policies_that_do_not_fit_the_agents_are_refused(tmp_path, policies, key
 def test_plain_agents_have_no_policies(tmp_path: Path) -> None:
     file = write(tmp_path, algorithm="{name: policy_gradient, state_size: 2, num_actions: 2}")
     with pytest.raises(ConfigError) as error:
-        run_rlx_server(load_experiment(file))
+        run_rlx_server(load_experiment(file, several=True))
     assert "policies.cats.algorithm" in str(error.value)
 
 
@@ -117,4 +117,7 @@ def test_policies_learn_over_the_network(tmp_path: Path, placement: str) -> None
         assert budget <= state.global_t <= budget + 128
         assert state.version > 0
         assert np.isfinite(state.manifest.unpack(state.values)[0]).all()
-    assert load_experiment(tmp_path / "run" / "config.yaml").policies.keys() == {"cats", "mice"}
+    assert load_experiment(tmp_path / "run" / "config.yaml", several=True).policies.keys() == {
+        "cats",
+        "mice",
+    }

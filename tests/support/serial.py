@@ -60,7 +60,7 @@ def train(file: Path, *sets: str, stop_at: int = 0) -> int:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     os.environ[STOP_AT] = str(stop_at)
     try:
-        return make_trainer(load_experiment(file, sets), sets).run(Shutdown())
+        return make_trainer(load_experiment(file, sets, several=True), sets).run(Shutdown())
     finally:
         del os.environ[STOP_AT]
         for number, handler in handlers.items():
