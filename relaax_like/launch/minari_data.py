@@ -20,24 +20,119 @@ from relaax_like.nn.action_heads import actions_from_wire
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 from relaax_like.wire.spaces import (
     ACTION,
+    MASK,
     OBSERVATION,
     Box,
     RunSpaces,
     Space,
+    make_masks,
 )
 
 logger = logging.getLogger(__name__)
 
 # Short episodes are joined, one after another, until they have this many steps.
 _STEPS = 4096
+_AUTO, _OFF, _USUAL_MASK = "auto", "off", "action_mask"
 
 
-def _read(name: str, data_set: Any, lengths: Mapping[int, int]) -> Rollout:
+class _Layout:
+    """The leaves of a data set: observations, with a mask of legal actions if it has one, actions.
+
+    Args:
+      data_set: Minari's.
+      masks: see `EnvironmentConfig.masks`; it is the same in a data set.
+
+    Raises:
+      ConfigError: a space is of a kind that is not supported; or the data set has no such mask.
+      InvalidInputError: see `SpaceCodec`.
+    """
+
+    def __init__(self, data_set: Any, masks: str):
+        import gymnasium as gym
+
+        from relaax_like.client.gym_spaces import SpaceCodec
+
+        self._name = _USUAL_MASK if masks == _AUTO else masks
+        self._actions = SpaceCodec(data_set.action_space, ACTION)
+        whole = data_set.observation_space
+        self._mask = None if masks == _OFF else make_masks(self._actions.spaces).get(MASK + ACTION)
+        self._in_info = not (isinstance(whole, gym.spaces.Dict) and self._name in whole.spaces)
+        if self._mask is not None and self._in_info:
+            first = next(iter(data_set.iterate_episodes(data_set.episode_indices[:1])), None)
+            if first is None or self._name not in (first.infos or {}):
+                self._mask = None
+        if self._mask is None and masks not in (_AUTO, _OFF):
+            raise ConfigError(
+                f"environment.masks is {masks!r:.60}, but neither its observations nor its infos "
+                "have that beside one Discrete or MultiDiscrete action"
+            )
+        if self._mask is not None and not self._in_info:
+            rest = {key: one for key, one in whole.spaces.items() if key != self._name}
+            whole = gym.spaces.Dict(rest)
+        self._observations = SpaceCodec(whole, OBSERVATION)
+
+    @property
+    def spaces(self) -> RunSpaces:
+        """The spaces of observations, with that of the mask, and of actions."""
+        observations = dict(self._observations.spaces)
+        if self._mask is not None:
+            observations[MASK + ACTION] = self._mask
+        return RunSpaces(observations, self._actions.spaces)
+
+    def read_observations(self, episode: Any, ends: bool) -> dict[str, np.ndarray]:
+        """Returns the observations of an episode of T steps as models read them, `[T + 1, ...]`.
+
+        Args:
+          episode: Minari's.
+          ends: whether it terminated; then the last observation needs no legal action.
+
+        Raises:
+          InvalidInputError: they do not fit the spaces, or a mask has no legal action.
+        """
+        steps = len(episode.rewards)
+        values = self._observations
+        leaves = values.to_leaves(episode.observations, steps + 1, "observations")
+        seen = {leaf: _to_input(values.spaces[leaf], array) for leaf, array in leaves.items()}
+        if self._mask is not None:
+            source = (episode.infos or {}) if self._in_info else episode.observations
+            where = f"{'infos' if self._in_info else 'observations'}[{self._name}]"
+            mask = _join_flags(source.get(self._name), steps + 1, where)
+            needed = np.arange(steps + 1) < steps + (not ends)
+            seen[MASK + ACTION] = self._mask.validate(mask, steps + 1, where, needed)
+        return seen
+
+    def read_actions(self, episode: Any) -> dict[str, np.ndarray]:
+        """Returns the actions of an episode of T steps as models have them, `[T, ...]`.
+
+        Raises:
+          InvalidInputError: they do not fit the spaces.
+        """
+        spaces = self._actions.spaces
+        leaves = self._actions.to_leaves(episode.actions, len(episode.rewards), "actions")
+        return {name: actions_from_wire(spaces[name], array) for name, array in leaves.items()}
+
+
+def _join_flags(found: Any, rows: int, where: str) -> np.ndarray:
+    """Returns a mask `[rows, n] bool`; one for each component, in their order, are joined.
+
+    Raises:
+      InvalidInputError: it is missing, or has another number of rows.
+    """
+    parts = list(found.values()) if isinstance(found, Mapping) else found
+    parts = list(parts) if isinstance(parts, tuple | list) else [parts]
+    arrays = [np.asarray(part) for part in parts]
+    if shapes := [list(one.shape) for one in arrays if one.shape[:1] != (rows,)]:
+        raise InvalidInputError(f"{where}: shape {shapes[0]}, expected [{rows}, ...]", where)
+    return np.concatenate([one.reshape(rows, -1) for one in arrays], -1).astype(np.bool_)
+
+
+def _read(name: str, data_set: Any, layout: _Layout, lengths: Mapping[int, int]) -> Rollout:
     """Reads some episodes of a data set as one rollout `[T, 1, ...]`.
 
     Args:
       name: of the recording.
       data_set: Minari's.
+      layout: of the data set.
       lengths: index of each episode -> its number of steps.
 
     Raises:
@@ -47,7 +142,7 @@ def _read(name: str, data_set: Any, lengths: Mapping[int, int]) -> Rollout:
     indices = list(lengths)
     try:
         found = zip(indices, data_set.iterate_episodes(indices), strict=True)
-        parts = [_convert(data_set, index, lengths[index], one) for index, one in found]
+        parts = [_convert(layout, index, lengths[index], one) for index, one in found]
     except (OSError, KeyError, ValueError, InvalidInputError) as error:
         raise DamagedFileError(Path(name), str(error)) from error
     rewards = np.concatenate([part["rewards"] for part in parts])
@@ -64,14 +159,12 @@ def _read(name: str, data_set: Any, lengths: Mapping[int, int]) -> Rollout:
     )
 
 
-def _convert(data_set: Any, index: int, length: int, episode: Any) -> dict[str, Any]:
+def _convert(layout: _Layout, index: int, length: int, episode: Any) -> dict[str, Any]:
     """Returns the arrays of an episode of T steps, `[T, ...]`.
 
     An episode that neither terminated nor was truncated counts as truncated: what followed its
     last observation is not known.
     """
-    from relaax_like.client.gym_spaces import SpaceCodec
-
     steps = len(episode.rewards)
     if steps != length:
         raise ValueError(
@@ -79,33 +172,31 @@ def _convert(data_set: Any, index: int, length: int, episode: Any) -> dict[str, 
             f"{length}; Minari cuts episodes of 32768 steps or more in the "
             "formats arrow and parquet: write the data set with data_format hdf5"
         )
-    values = SpaceCodec(data_set.observation_space, OBSERVATION)
-    leaves = values.to_leaves(episode.observations, steps + 1, "observations")
-    seen = {leaf: _to_input(values.spaces[leaf], array) for leaf, array in leaves.items()}
-    acts = SpaceCodec(data_set.action_space, ACTION)
-    actions = acts.to_leaves(episode.actions, steps, "actions")
     alive = np.where(
         episode.terminations, TERMINATED, np.where(episode.truncations, TRUNCATED, ALIVE)
     ).astype(np.float32)
     if alive[-1] == ALIVE:
         alive[-1] = TRUNCATED
+    seen = layout.read_observations(episode, alive[-1] == TERMINATED)
     return {
         "inputs": {leaf: array[:-1] for leaf, array in seen.items()},
         "next_inputs": {leaf: array[1:] for leaf, array in seen.items()},
         "next_alive": alive,
         "rewards": np.asarray(episode.rewards, np.float32),
-        "actions": {n: actions_from_wire(acts.spaces[n], a) for n, a in actions.items()},
+        "actions": layout.read_actions(episode),
     }
 
 
-def find_episodes(name: str) -> list[Recording]:
+def find_episodes(name: str, masks: str = _AUTO) -> list[Recording]:
     """Returns the episodes of a local data set, in order; short ones share a recording.
 
     Args:
       name: id of a data set in Minari's folder (MINARI_DATASETS_PATH), or a data set's folder.
+      masks: where it says which actions are legal; see `EnvironmentConfig.masks`.
 
     Raises:
-      ConfigError: Minari is not installed; or there is no such data set, or it is damaged or empty.
+      ConfigError: Minari is not installed; or there is no such data set, or it is damaged or empty,
+        or has a space or masks that cannot be used.
     """
     source = f"{MINARI}{name}"
     with _explain(source):
@@ -118,6 +209,8 @@ def find_episodes(name: str) -> list[Recording]:
         _warn_of_jpeg(source, data_set)
     if not sum(lengths):
         raise ConfigError(f"learner.offline: {source}: the data set has no steps; name another one")
+    with _explain(source):
+        layout = _Layout(data_set, masks)
     recordings: list[Recording] = []
     chosen: dict[int, int] = {}
     steps = 0
@@ -128,28 +221,24 @@ def find_episodes(name: str) -> list[Recording]:
         if steps >= _STEPS or (index == numbers[-1] and chosen):
             share = size * steps // sum(lengths)
             part = f"{source} (episodes {min(chosen)} to {max(chosen)})"
-            read = functools.partial(_read, part, data_set, chosen)
+            read = functools.partial(_read, part, data_set, layout, chosen)
             recordings.append(Recording(part, share, read))
             chosen, steps = {}, 0
     return recordings
 
 
-def read_spaces(name: str) -> RunSpaces:
+def read_spaces(name: str, masks: str = _AUTO) -> RunSpaces:
     """Returns the spaces of observations and actions of a local data set, by leaf.
 
     Args:
       name: see `find_episodes`.
+      masks: see `find_episodes`.
 
     Raises:
-      ConfigError: see `find_episodes`; or a space is of a kind that is not supported.
+      ConfigError: see `find_episodes`.
     """
     with _explain(f"{MINARI}{name}"):
-        from relaax_like.client.gym_spaces import SpaceCodec
-
-        data_set = _load(name)
-        observations = SpaceCodec(data_set.observation_space, OBSERVATION)
-        actions = SpaceCodec(data_set.action_space, ACTION)
-    return RunSpaces(observations.spaces, actions.spaces)
+        return _Layout(_load(name), masks).spaces
 
 
 def _load(name: str) -> Any:

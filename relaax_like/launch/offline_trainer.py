@@ -43,8 +43,9 @@ class OfflineTrainer(BaseTrainer):
         super().__init__(experiment, overrides, log)
         sources = experiment.learner.offline
         assert sources is not None, "the experiment has learner.offline"
-        self._recordings = find_recordings(sources)
-        self._spaces = find_recorded_spaces(sources)
+        masks = experiment.environment.masks if experiment.environment else "auto"
+        self._recordings = find_recordings(sources, masks)
+        self._spaces = find_recorded_spaces(sources, masks)
         # Before the training starts: it reads them later, and uses the environment later.
         validate_recordings(experiment, self._recordings, self._spaces)
         if experiment.learner.eval_freq:

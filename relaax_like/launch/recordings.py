@@ -11,12 +11,13 @@ from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import RunSpaces
 
 
-def find_recordings(sources: Sequence[str]) -> list[Recording]:
+def find_recordings(sources: Sequence[str], masks: str = "auto") -> list[Recording]:
     """Returns the recordings of all sources, in an order that is always the same.
 
     Args:
       sources: folders of trajectory files; and `minari:` with the id of a Minari data set, or with
         its folder.
+      masks: where Minari data sets say which actions are legal; see `EnvironmentConfig.masks`.
 
     Raises:
       ConfigError: a source does not exist, has no recordings, or cannot be read; the error names
@@ -27,17 +28,18 @@ def find_recordings(sources: Sequence[str]) -> list[Recording]:
         if source.startswith(MINARI):
             from relaax_like.launch.minari_data import find_episodes
 
-            recordings += find_episodes(source.removeprefix(MINARI))
+            recordings += find_episodes(source.removeprefix(MINARI), masks)
         else:
             recordings += _find_files(Path(source))
     return recordings
 
 
-def find_recorded_spaces(sources: Sequence[str]) -> RunSpaces | None:
+def find_recorded_spaces(sources: Sequence[str], masks: str = "auto") -> RunSpaces | None:
     """Returns the spaces of observations and actions of the first Minari data set, by leaf.
 
     Args:
       sources: see `find_recordings`.
+      masks: see `find_recordings`.
 
     Returns:
       The spaces; None: no source is a Minari data set, and files do not contain spaces.
@@ -49,7 +51,7 @@ def find_recorded_spaces(sources: Sequence[str]) -> RunSpaces | None:
         if source.startswith(MINARI):
             from relaax_like.launch.minari_data import read_spaces
 
-            return read_spaces(source.removeprefix(MINARI))
+            return read_spaces(source.removeprefix(MINARI), masks)
     return None
 
 

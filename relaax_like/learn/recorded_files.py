@@ -18,7 +18,7 @@ from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import InvalidInputError
-from relaax_like.wire.spaces import ACTION, OBSERVATION, RunSpaces, Space
+from relaax_like.wire.spaces import ACTION, MASK, OBSERVATION, RunSpaces, Space
 
 
 class RecordedFiles(Source):
@@ -209,13 +209,41 @@ def _conform(file: Recording, model: Model, action_spaces: Mapping[str, Space]) 
     }
     layout = RolloutLayout(model, len(rollout.next_alive), action_spaces)
     try:
-        return layout.conform(dataclasses.replace(rollout, states=memory))
+        conformed = layout.conform(dataclasses.replace(rollout, states=memory))
+        _validate_legal(conformed, model.masks)
+        return conformed
     except InvalidInputError as error:
         raise InvalidInputError(
             f"{file.name} cannot be learned from: {remove_question(error)}; correct the "
             "algorithm's settings if they are not those of the recording, or leave it out",
             error.field,
         ) from error
+
+
+def _validate_legal(rollout: Rollout, masks: Mapping[str, Sequence[int]]) -> None:
+    """Refuses actions that the recorded masks forbid: they have no finite log-probability.
+
+    Args:
+      rollout: `[T, k]`, with masks.
+      masks: see `Model.masks`.
+
+    Raises:
+      InvalidInputError: an action in a valid row is not legal.
+    """
+    valid = get_valid(rollout)
+    for leaf, sizes in masks.items():
+        flags = rollout.inputs[MASK + leaf][valid]
+        first = np.cumsum((0, *sizes[:-1]))
+        chosen = rollout.actions[leaf][valid].reshape(-1, len(sizes))
+        legal = np.take_along_axis(flags, chosen + first, -1)
+        if not legal.all():
+            row, component = np.argwhere(~legal)[0]
+            raise InvalidInputError(
+                f"actions {leaf}: {chosen[row, component]} in component {component} is not legal "
+                f"in its mask ({np.mean(~legal.all(-1)):.3g} of all actions are not), expected "
+                "legal actions; to learn without masks, begin a run with environment.masks: off",
+                f"actions {leaf}",
+            )
 
 
 def _make_steps(rollout: Rollout) -> Rollout:

@@ -12,6 +12,7 @@ import pytest
 from support.serial import train
 from support.uncompiled import copy_uncompiled
 
+import relaax_like
 from relaax_like.config.loader import load_experiment
 from relaax_like.experience.trajectory_files import DamagedFileError
 from relaax_like.launch import minari_data
@@ -23,6 +24,7 @@ minari = pytest.importorskip("minari", reason="the extra `offline` is not instal
 from minari.data_collector import EpisodeBuffer  # noqa: E402
 
 ID = "tests/walk-v0"
+MASK = "mask:action"
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning:minari")
 
 
@@ -305,3 +307,139 @@ def test_recorded_values_outside_of_their_spaces_are_reported(
     assert "observation: 101 is outside of 0 to 100 (component 0)" in first
     # Steps 1 to 6 of the tenth episode, and all of the ten after it; one episode has 5 steps.
     assert f"{100 * (6 + 10 * 7) / (20 * 7 - 2):.3g} % of {20 * 7 - 2} " in last
+
+
+def collect(random: bool) -> np.ndarray:
+    """Records 12 episodes of 24 steps of Taxi-v4, as Minari's collector does with `record_infos`.
+
+    Its collector needs jax.
+
+    Returns:
+      The masks of all observations but the last ones.
+    """
+    env = gym.make("Taxi-v4", max_episode_steps=24)
+    env.action_space.seed(0)
+    masks, buffers = [], []
+    for episode in range(12):
+        state, info = env.reset(seed=episode)
+        states, actions, rewards, infos, ends = [state], [], [], [info], []
+        for _ in range(24):
+            actions.append(env.action_space.sample(None if random else infos[-1]["action_mask"]))
+            state, reward, terminated, truncated, info = env.step(actions[-1])
+            states.append(state)
+            rewards.append(float(reward))
+            infos.append(info)
+            ends.append((terminated, truncated))
+        masks += [one["action_mask"] for one in infos[:-1]]
+        buffers.append(
+            EpisodeBuffer(
+                id=episode,
+                observations=np.array(states),
+                actions=np.array(actions),
+                rewards=rewards,
+                terminations=[terminated for terminated, _ in ends],
+                truncations=[truncated for _, truncated in ends],
+                infos={name: np.stack([one[name] for one in infos]) for name in info},
+            )
+        )
+    env.close()
+    minari.create_dataset_from_buffers(
+        ID, buffers, observation_space=env.observation_space, action_space=env.action_space
+    )
+    return np.array(masks, np.bool_)
+
+
+def write_cloning(tmp_path: Path) -> Path:
+    path = copy_uncompiled("bc", tmp_path)
+    file = tmp_path / "experiment.yaml"
+    file.write_text(
+        f"run_dir: {tmp_path / 'run'}\n"
+        f"learner: {{offline: 'minari:{ID}'}}\n"
+        f"algorithm: {{path: '{path}', network: {{layers: [4]}}, batch_size: 32,\n"
+        "  max_global_step: 2304}\n"
+    )
+    return file
+
+
+def test_masks_of_infos_are_learned_with(tmp_path: Path) -> None:
+    masks = collect(random=False)
+    [recording] = find_recordings([f"minari:{ID}"])
+    rollout = recording.read()
+    np.testing.assert_array_equal(rollout.inputs[MASK][:, 0], masks)
+    within = np.arange(len(masks)) % 24 < 23
+    np.testing.assert_array_equal(rollout.next_inputs[MASK][within, 0], masks[1:][within[:-1]])
+    assert rollout.next_inputs[MASK].any(-1).all()
+    assert train(write_cloning(tmp_path)) == 0
+    learned = load_experiment(tmp_path / "run" / "config.yaml")
+    assert learned.algorithm.masks == {"action": (6,)}
+    assert list(learned.algorithm.observation_spaces) == ["observation"]
+    policy = relaax_like.load(tmp_path / "run")
+    for choice in range(6):
+        assert policy.act(np.int64(3), mask=np.arange(6) == choice) == choice
+    # Another source, and none.
+    [recording] = find_recordings([f"minari:{ID}"], "off")
+    assert list(recording.read().inputs) == ["observation"]
+    with pytest.raises(ConfigError, match=r"environment.masks is 'legal'.*; name another data set"):
+        find_recordings([f"minari:{ID}"], "legal")
+
+
+def test_illegal_recorded_actions_are_refused(tmp_path: Path) -> None:
+    collect(random=True)
+    with pytest.raises(ConfigError, match=r"actions action: \d in component 0 .*masks: off"):
+        train(write_cloning(tmp_path))
+
+
+def test_the_mask_of_a_dict_observation_is_no_part_of_it() -> None:
+    space = gym.spaces.Dict(place=VECTOR, action_mask=gym.spaces.MultiBinary(2))
+    steps, flags = 7, np.tile(np.array([1, 0], np.int8), (8, 1))
+    flags[-1] = 0  # nothing follows it
+    buffer = EpisodeBuffer(
+        id=0,
+        observations={"place": np.zeros((steps + 1, 2), np.float32), "action_mask": flags},
+        actions=np.zeros(steps, np.int64),
+        rewards=[0.0] * steps,
+        terminations=[False] * 6 + [True],
+        truncations=[False] * steps,
+        infos={},
+    )
+    minari.create_dataset_from_buffers(
+        ID, [buffer], observation_space=space, action_space=gym.spaces.Discrete(2)
+    )
+    spaces = minari_data.read_spaces(ID).observations
+    assert {name: one.shape for name, one in spaces.items()} == {"place": (2,), MASK: (2,)}
+    [recording] = find_recordings([f"minari:{ID}"])
+    rollout = recording.read()
+    assert rollout.inputs.keys() == {"place", MASK}
+    np.testing.assert_array_equal(rollout.next_inputs[MASK][:, 0], flags[1:])
+    assert rollout.inputs[MASK].dtype == np.bool_
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (np.ones((8, 4)), r"infos\[action_mask\]: shape \[8, 4\]"),
+        (np.zeros((8, 5)), r"no legal choice in slot 0"),
+        (np.ones((7, 5)), r"infos\[action_mask\]: shape \[7, 5\], expected \[8"),
+        ((np.eye(8)[:, :2] + 1, np.ones((8, 3))), None),
+    ],
+    ids=["too few choices", "none is legal", "too few rows", "one for each component"],
+)
+def test_masks_that_do_not_fit_are_named(flags: Any, words: str | None) -> None:
+    buffer = EpisodeBuffer(
+        id=0,
+        observations=np.zeros((8, 2), np.float32),
+        actions=np.zeros((7, 2), np.int64),
+        rewards=[0.0] * 7,
+        terminations=[False] * 7,
+        truncations=[False] * 6 + [True],
+        infos={"action_mask": flags},
+    )
+    minari.create_dataset_from_buffers(
+        ID, [buffer], observation_space=VECTOR, action_space=gym.spaces.MultiDiscrete([2, 3])
+    )
+    [recording] = find_recordings([f"minari:{ID}"])
+    if words is None:
+        assert recording.read().inputs[MASK].shape == (7, 1, 5)
+        return
+    with pytest.raises(DamagedFileError, match=words):
+        recording.read()
