@@ -467,7 +467,11 @@ def _make_zeros(specs: Specs) -> dict[str, np.ndarray]:
 def to_tensor_specs(specs: Specs) -> dict[str, tf.TensorSpec]:
     """Returns name -> spec of tensors `[None, ...]`, for specs of a model."""
     return {
-        name: tf.TensorSpec([None, *props["shape"]], props.get("dtype", "float32"), name)
+        name: tf.TensorSpec(
+            [None, *props["shape"]],
+            props.get("dtype", "float32"),
+            name.replace(":", "_"),  # that of a mask; else TensorFlow warns
+        )
         for name, props in specs
     }
 

@@ -29,6 +29,7 @@ from relaax_like.launch.conformance_checks import (
     check_specs,
 )
 from relaax_like.launch.conformance_learning import TASK_NAME, check_learning
+from relaax_like.launch.conformance_masks import check_masks
 from relaax_like.launch.conformance_subject import Failed, NotApplicable, Subject
 from relaax_like.launch.local import ask_environment
 from relaax_like.runs.processes.process import without_native_stderr
@@ -116,6 +117,7 @@ def check_algorithm(
         "specs": check_specs,
         "numpy equals tensorflow": check_numpy,
         "together equals alone": check_batches,
+        "legal actions": check_masks,
         "padding changes nothing": check_padding,
         "resume": check_resume,
         "placements agree": check_placements,

@@ -23,6 +23,7 @@ from relaax_like.launch.algorithm_code import (
 )
 from relaax_like.learn.replayed import ReplayIteration, make_table
 from relaax_like.runs.processes.process import without_native_stderr
+from relaax_like.wire.spaces import MASK
 
 if TYPE_CHECKING:  # It imports TensorFlow.
     from relaax_like.learn.learning_policy import LearningPolicy
@@ -111,9 +112,14 @@ class Subject:
         return make_actor(model, 0, self.config)
 
     def draw(self, specs: Sequence[tuple[str, Mapping[str, Any]]], *axes: int, seed: int) -> Any:
-        """Draws random arrays for specs: name -> `[*axes, ...]`."""
+        """Draws random arrays for specs: name -> `[*axes, ...]`; masks have a legal choice each."""
         random = np.random.default_rng(seed)
-        return {name: _draw(random, (*axes, *p["shape"]), p) for name, p in specs}
+        return {
+            name: _draw(random, (*axes, *p["shape"]), p)
+            if not name.startswith(MASK)
+            else _draw_mask(random, axes, self.config.masks[name.removeprefix(MASK)])
+            for name, p in specs
+        }
 
     def make_data(self, model: Any, seed: int, padding: int = 0) -> Any:
         """Returns an iteration of the plan: actions of the initial policy for random observations.
@@ -260,6 +266,17 @@ def _draw(random: np.random.Generator, shape: tuple[int, ...], properties: Any) 
     if np.issubdtype(dtype, np.integer):
         return random.integers(2, size=shape).astype(dtype)
     return random.standard_normal(shape).astype(dtype)
+
+
+def _draw_mask(
+    random: np.random.Generator, axes: tuple[int, ...], sizes: Sequence[int]
+) -> np.ndarray:
+    """Draws a mask `[*axes, sum(sizes)]`: one choice of each component, and half of the others."""
+    parts = []
+    for n in sizes:
+        numbers = random.random((*axes, n))
+        parts.append((numbers > 0.5) | (numbers == numbers.max(-1, keepdims=True)))
+    return np.concatenate(parts, -1)
 
 
 def make_zeros(specs: Any, rows: int) -> dict[str, np.ndarray]:

@@ -18,7 +18,7 @@ from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
 from relaax_like.learn.tally import Tally
 from relaax_like.wire import tracing
 from relaax_like.wire.errors import InvalidInputError
-from relaax_like.wire.spaces import ACTION, MASK, OBSERVATION, RunSpaces, Space
+from relaax_like.wire.spaces import ACTION, MASK, OBSERVATION, RunSpaces, Space, find_legal
 
 
 class RecordedFiles(Source):
@@ -232,10 +232,8 @@ def _validate_legal(rollout: Rollout, masks: Mapping[str, Sequence[int]]) -> Non
     """
     valid = get_valid(rollout)
     for leaf, sizes in masks.items():
-        flags = rollout.inputs[MASK + leaf][valid]
-        first = np.cumsum((0, *sizes[:-1]))
         chosen = rollout.actions[leaf][valid].reshape(-1, len(sizes))
-        legal = np.take_along_axis(flags, chosen + first, -1)
+        legal = find_legal(rollout.inputs[MASK + leaf][valid], chosen, sizes)
         if not legal.all():
             row, component = np.argwhere(~legal)[0]
             raise InvalidInputError(

@@ -628,6 +628,18 @@ def split_masks(observations: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
     return {name: observations[name] for name in observations if name not in masks}, masks
 
 
+def find_legal(mask: np.ndarray, actions: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+    """Returns for actions `[B, ...]` whether each component is legal, `[B, m] bool`.
+
+    Args:
+      mask: `[B, n] bool`, component after component.
+      actions: one integer for each component, counted from 0.
+      sizes: number of choices of each of the m components.
+    """
+    first = np.cumsum((0, *sizes[:-1]))
+    return np.take_along_axis(mask, actions.reshape(len(mask), len(sizes)) + first, -1)
+
+
 def space_to_message(space: Space) -> rlx_pb2.Space:
     """Converts a leaf to its message."""
     message = _describe(space)

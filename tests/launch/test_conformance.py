@@ -24,6 +24,7 @@ CHECKS = (
     "specs",
     "numpy equals tensorflow",
     "together equals alone",
+    "legal actions",
     "padding changes nothing",
     "resume",
     "placements agree",
@@ -31,20 +32,23 @@ CHECKS = (
     "export",
     "learns",
 )
+FROM_A_TABLE = {"padding changes nothing": "Replay", "placements agree": "Replay"}
+# Of a folder with continuous actions.
+CONTINUOUS = {"legal actions": "no action is Discrete"}
 # Experiment -> checks that are not applicable, each with a word of the reason.
 FOLDERS: dict[str, dict[str, str]] = {
     "a2c": {},
     "ppo": {},
     "ppo/masked_cartpole.yaml": {},
     "bc": {"placements agree": "Offline", "learns": "Offline"},
-    "cql": {"placements agree": "Offline", "learns": "Offline"},
-    "td3_bc": {"placements agree": "Offline", "learns": "Offline"},
-    "dqn": {"padding changes nothing": "Replay", "placements agree": "Replay"},
-    "sac": {"padding changes nothing": "Replay", "placements agree": "Replay"},
-    "td3": {"padding changes nothing": "Replay", "placements agree": "Replay"},
+    "cql": {**CONTINUOUS, "placements agree": "Offline", "learns": "Offline"},
+    "td3_bc": {**CONTINUOUS, "placements agree": "Offline", "learns": "Offline"},
+    "dqn": FROM_A_TABLE,
+    "sac": {**CONTINUOUS, **FROM_A_TABLE},
+    "td3": {**CONTINUOUS, **FROM_A_TABLE},
     "q_learning": {},
     "sarsa": {"padding changes nothing": "overlap"},
-    "ddpg": {"padding changes nothing": "Replay", "placements agree": "Replay"},
+    "ddpg": {**CONTINUOUS, **FROM_A_TABLE},
     "policy_gradient": {
         "numpy equals tensorflow": "compiled by TensorFlow",
         **dict.fromkeys(("padding changes nothing", "placements agree"), "no plan"),
@@ -124,6 +128,13 @@ MISTAKES: dict[str, tuple[str, str, str, str, str]] = {
         "resume",
         "'acotr'",
     ),
+    "a cost of illegal actions": (
+        "algorithm.py",
+        "entropy = batch.mean(seen.policy.entropy())",
+        "entropy = batch.mean(tf.reduce_sum(tf.nn.softmax(x := seen.policy.logits) * x, -1))",
+        "legal actions",
+        "with masks, a gradient contains NaN",
+    ),
 }
 
 
@@ -196,6 +207,76 @@ def test_a_policy_that_is_another_one_in_tensorflow_is_found(tmp_path: Path) -> 
     (found,) = check_algorithm(experiment, only=["numpy equals tensorflow"])
     assert found.outcome == "failed"
     assert "in NumPy, but" in found.reason
+
+
+IGNORING = """
+
+_make_plain = make_model
+
+
+def make_model(config, seed):
+    model = _make_plain(config, seed)
+    policy = model.policy
+
+    def ignoring(inputs, states):
+        names = {name: x if name == "observation" else x | True for name, x in inputs.items()}
+        return policy(names, states)
+
+    model.policy = ignoring
+    return model
+"""
+WITH_MASKS = "algorithm.masks={action: [2]}"
+
+
+@pytest.mark.parametrize("sets", [(), (WITH_MASKS,)], ids=["none", "masks"])
+def test_a_policy_that_ignores_masks_is_found(sets: Sequence[str], tmp_path: Path) -> None:
+    model = copy(tmp_path, "model.py", "def make_model(", "def make_model(") / "model.py"
+    model.write_text(model.read_text() + IGNORING)
+    experiment = find_folder_experiment(str(tmp_path / "mine"), sets)
+    (found,) = check_algorithm(experiment, only=["legal actions"])
+    assert found.outcome == "failed"
+    assert "drawn actions 'action' are not legal in their masks, expected none" in found.reason
+
+
+def test_masks_of_the_settings_are_checked_in_all_components(tmp_path: Path) -> None:
+    file = tmp_path / "experiment.yaml"
+    file.write_text(
+        "algorithm:\n  name: a2c\n  state_size: 2\n"
+        "  actions: {a: {num: [3, 1, 4]}, b: {num: 5}}\n  masks: {a: [3, 1, 4], b: [5]}\n"
+    )
+    only = ["numpy equals tensorflow", "together equals alone", "legal actions"]
+    found = list(check_algorithm(find_folder_experiment(str(file)), only=only))
+    assert [one.outcome for one in found] == ["passed"] * 3, found
+
+
+REFUSING = """
+
+from relaax_like.nn.distributions import Categorical, Distribution
+
+
+class Choices(Categorical):
+    restrict = Distribution.restrict
+
+
+class Model(ActorCritic):
+    def policy(self, inputs, memory):
+        found, memory = super().policy(inputs, memory)
+        return {"action": Choices(found["action"].logits)}, memory
+
+
+def make_model(config, seed):
+    return Model(config, seed)
+"""
+
+
+def test_a_distribution_without_restrict_fails_only_if_there_are_masks(tmp_path: Path) -> None:
+    model = copy(tmp_path, "model.py", "def make_model(", "def make_model(") / "model.py"
+    model.write_text(model.read_text() + REFUSING)
+    for sets, outcome in (((), "not applicable"), ((WITH_MASKS,), "failed")):
+        experiment = find_folder_experiment(str(tmp_path / "mine"), sets)
+        (found,) = check_algorithm(experiment, only=["legal actions"])
+        assert found.outcome == outcome, found
+        assert "has no choices that a mask could restrict" in found.reason
 
 
 def test_training_for_the_check_is_in_this_process_and_leaves_nothing_elsewhere(

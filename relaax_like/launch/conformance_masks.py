@@ -1,0 +1,122 @@
+"""The check that only legal actions are chosen and learned from."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+from pydantic import ValidationError
+
+from relaax_like.config.places import describe_place
+from relaax_like.config.problems import describe_errors
+from relaax_like.launch.conformance_subject import Failed, NotApplicable, Subject, make_zeros
+from relaax_like.wire.errors import InvalidInputError, RelaaxError
+from relaax_like.wire.spaces import MASK, find_legal, make_masks, split_masks
+
+_ROWS = 256
+_CURE = (
+    "return distributions of relaax_like.nn from Model.policy, or define restrict(mask) in yours"
+)
+
+
+def check_masks(subject: Subject) -> str:
+    """Checks actions and an update with random masks of legal actions.
+
+    The masks are those of the settings; without any, all discrete actions have one.
+
+    Args:
+      subject: the folder.
+
+    Returns:
+      Why no update was made; "": one was.
+
+    Raises:
+      Failed: an action is not legal, or a log-probability, a cost or a gradient is not finite.
+      NotApplicable: no action is discrete, or masks do not fit the settings or the policy, which do
+        not ask for them.
+    """
+    masked = _add_masks(subject)
+    try:
+        _check_actions(masked)
+    except RelaaxError as error:
+        if subject.config.masks or not _is_about_masks(error):
+            raise
+        raise NotApplicable(f"the policy cannot be restricted: {error}") from None
+    return _check_update(masked)
+
+
+def _is_about_masks(error: BaseException | None) -> bool:
+    """Returns whether a distribution has refused a mask; compiling wraps its error."""
+    while error is not None:
+        if isinstance(error, InvalidInputError) and error.field == "mask":
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _add_masks(subject: Subject) -> Subject:
+    config = subject.config
+    if config.masks:
+        return subject
+    masks = make_masks(config.action_spaces)
+    if not masks:
+        raise NotApplicable(
+            "no action is Discrete or MultiDiscrete, or the settings do not define it"
+        )
+    leaves = [name.removeprefix(MASK) for name in masks]
+    data = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
+    data["masks"] = {leaf: list(config.action_spaces[leaf].sizes) for leaf in leaves}
+    try:
+        complete = type(config).model_validate_json(json.dumps(data)).with_seed(config.seed)
+    except ValidationError as error:
+        raise NotApplicable(describe_errors(error)) from None
+    return Subject(replace(subject.experiment, algorithm=complete))
+
+
+def _check_actions(subject: Subject) -> None:
+    """Checks drawn and best actions, and their log-probabilities."""
+    model = subject.make_model()
+    place = describe_place(type(model), "policy")
+    inputs = subject.draw(model.get_input_specs(), _ROWS, seed=15)
+    masks = split_masks(inputs)[1]
+    if missing := sorted(subject.config.masks.keys() - {n.removeprefix(MASK) for n in masks}):
+        raise Failed(
+            f"{describe_place(type(model), 'get_input_specs')}: {MASK}{missing[0]} is missing; "
+            "define get_input_specs in the class of the model, which adds masks to it"
+        )
+    actor = subject.make_actor(model)
+    for exploit, kind in ((False, "drawn"), (True, "best")):
+        prediction = actor.act(inputs, make_zeros(model.get_state_specs(), _ROWS), exploit)
+        for leaf, sizes in subject.config.masks.items():
+            actions = np.asarray(prediction.actions[leaf])
+            illegal = ~find_legal(masks[MASK + leaf], actions, sizes).all(-1)
+            if illegal.any():
+                raise Failed(
+                    f"{place}: {illegal.sum()} of {_ROWS} {kind} actions {leaf!r} are not legal in "
+                    f"their masks, expected none; {_CURE}"
+                )
+        wrong = ~np.isfinite(prediction.log_prob)
+        if wrong.any():
+            raise Failed(
+                f"{place}: the log-probability of a {kind} action is "
+                f"{np.asarray(prediction.log_prob)[wrong][0]}, expected finite numbers; {_CURE}"
+            )
+
+
+def _check_update(subject: Subject) -> str:
+    """Checks that costs and gradients of an update are finite."""
+    try:
+        policy = subject.make_learning(subject.optimizers)
+        data = subject.make_data(subject.make_model(), 16)
+    except NotApplicable as why:
+        return f"actions only: {why}"
+    from relaax_like.learn.updates import NotFiniteError
+
+    try:
+        policy.forward(policy.data_preprocess(data))
+    except NotFiniteError as error:
+        raise Failed(
+            f"{subject.folder}: with masks, {error}; logits of actions that are not legal are "
+            "minus infinity: compute with log_prob and entropy of the policy's distributions, and "
+            "take the best of values from Model.restrict"
+        ) from None
+    return ""
