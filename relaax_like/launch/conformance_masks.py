@@ -1,16 +1,11 @@
 """The check that only legal actions are chosen and learned from."""
 
-import json
-from dataclasses import replace
-
 import numpy as np
-from pydantic import ValidationError
 
 from relaax_like.config.places import describe_place
-from relaax_like.config.problems import describe_errors
+from relaax_like.config.spaces import validate_run_spaces
 from relaax_like.launch.conformance_subject import Failed, NotApplicable, Subject, make_zeros
-from relaax_like.wire.errors import InvalidInputError, RelaaxError
-from relaax_like.wire.spaces import MASK, find_legal, make_masks, split_masks
+from relaax_like.wire.spaces import MASK, find_legal, split_masks
 
 _ROWS = 256
 _CURE = (
@@ -21,8 +16,6 @@ _CURE = (
 def check_masks(subject: Subject) -> str:
     """Checks actions and an update with random masks of legal actions.
 
-    The masks are those of the settings; without any, all discrete actions have one.
-
     Args:
       subject: the folder.
 
@@ -31,45 +24,19 @@ def check_masks(subject: Subject) -> str:
 
     Raises:
       Failed: an action is not legal, or a log-probability, a cost or a gradient is not finite.
-      NotApplicable: no action is discrete, or masks do not fit the settings or the policy, which do
-        not ask for them.
+      InvalidInputError: the masks have other numbers of choices than the actions.
+      NotApplicable: neither settings nor environment have masks.
     """
-    masked = _add_masks(subject)
-    try:
-        _check_actions(masked)
-    except RelaaxError as error:
-        if subject.config.masks or not _is_about_masks(error):
-            raise
-        raise NotApplicable(f"the policy cannot be restricted: {error}") from None
-    return _check_update(masked)
-
-
-def _is_about_masks(error: BaseException | None) -> bool:
-    """Returns whether a distribution has refused a mask; compiling wraps its error."""
-    while error is not None:
-        if isinstance(error, InvalidInputError) and error.field == "mask":
-            return True
-        error = error.__cause__ or error.__context__
-    return False
-
-
-def _add_masks(subject: Subject) -> Subject:
-    config = subject.config
-    if config.masks:
-        return subject
-    masks = make_masks(config.action_spaces)
-    if not masks:
+    if not subject.config.masks:
         raise NotApplicable(
-            "no action is Discrete or MultiDiscrete, or the settings do not define it"
+            "there are no masks; an environment has some, or the settings, such as with --set "
+            "'algorithm.masks={action: [2]}'"
         )
-    leaves = [name.removeprefix(MASK) for name in masks]
-    data = config.model_dump(mode="json", by_alias=True, exclude_unset=True)
-    data["masks"] = {leaf: list(config.action_spaces[leaf].sizes) for leaf in leaves}
-    try:
-        complete = type(config).model_validate_json(json.dumps(data)).with_seed(config.seed)
-    except ValidationError as error:
-        raise NotApplicable(describe_errors(error)) from None
-    return Subject(replace(subject.experiment, algorithm=complete))
+    config = subject.config
+    if config.action_spaces:
+        validate_run_spaces(config, config.observation_spaces, config.action_spaces)
+    _check_actions(subject)
+    return _check_update(subject)
 
 
 def _check_actions(subject: Subject) -> None:

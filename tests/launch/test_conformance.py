@@ -32,23 +32,22 @@ CHECKS = (
     "export",
     "learns",
 )
+NO_MASKS = {"legal actions": "there are no masks"}
 FROM_A_TABLE = {"padding changes nothing": "Replay", "placements agree": "Replay"}
-# Of a folder with continuous actions.
-CONTINUOUS = {"legal actions": "no action is Discrete"}
 # Experiment -> checks that are not applicable, each with a word of the reason.
 FOLDERS: dict[str, dict[str, str]] = {
     "a2c": {},
     "ppo": {},
     "ppo/masked_cartpole.yaml": {},
     "bc": {"placements agree": "Offline", "learns": "Offline"},
-    "cql": {**CONTINUOUS, "placements agree": "Offline", "learns": "Offline"},
-    "td3_bc": {**CONTINUOUS, "placements agree": "Offline", "learns": "Offline"},
+    "cql": {"placements agree": "Offline", "learns": "Offline"},
+    "td3_bc": {"placements agree": "Offline", "learns": "Offline"},
     "dqn": FROM_A_TABLE,
-    "sac": {**CONTINUOUS, **FROM_A_TABLE},
-    "td3": {**CONTINUOUS, **FROM_A_TABLE},
+    "sac": FROM_A_TABLE,
+    "td3": FROM_A_TABLE,
     "q_learning": {},
     "sarsa": {"padding changes nothing": "overlap"},
-    "ddpg": {**CONTINUOUS, **FROM_A_TABLE},
+    "ddpg": FROM_A_TABLE,
     "policy_gradient": {
         "numpy equals tensorflow": "compiled by TensorFlow",
         **dict.fromkeys(("padding changes nothing", "placements agree"), "no plan"),
@@ -93,7 +92,7 @@ def test_shipped_folders_hold_to_the_checks_that_are_cheap(name: str) -> None:
 
 def assert_passed(name: str, results: dict[str, CheckResult]) -> None:
     for result in results.values():
-        word = FOLDERS[name].get(result.name, "")
+        word = {**NO_MASKS, **FOLDERS[name]}.get(result.name, "")
         assert result.outcome == ("not applicable" if word else "passed"), result
         assert word in result.reason
 
@@ -127,13 +126,6 @@ MISTAKES: dict[str, tuple[str, str, str, str, str]] = {
         "{'acotr': actor,",
         "resume",
         "'acotr'",
-    ),
-    "a cost of illegal actions": (
-        "algorithm.py",
-        "entropy = batch.mean(seen.policy.entropy())",
-        "entropy = batch.mean(tf.reduce_sum(tf.nn.softmax(x := seen.policy.logits) * x, -1))",
-        "legal actions",
-        "with masks, a gradient contains NaN",
     ),
 }
 
@@ -225,17 +217,43 @@ def make_model(config, seed):
     model.policy = ignoring
     return model
 """
+MASKED = {"a2c": 2, "bc": 2, "impala": 2, "ppo": 2, "q_learning": 3, "sarsa": 3}
 WITH_MASKS = "algorithm.masks={action: [2]}"
 
 
-@pytest.mark.parametrize("sets", [(), (WITH_MASKS,)], ids=["none", "masks"])
-def test_a_policy_that_ignores_masks_is_found(sets: Sequence[str], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [("dqn", 2), *(pytest.param(*one, marks=pytest.mark.slow) for one in MASKED.items())],
+)
+def test_shipped_folders_hold_to_masks(name: str, choices: int) -> None:
+    experiment = find_folder_experiment(name, [f"algorithm.masks={{action: [{choices}]}}"])
+    (found,) = check_algorithm(experiment, only=["legal actions"])
+    assert (found.outcome, found.reason) == ("passed", "")
+
+
+def test_masks_of_other_sizes_than_the_actions_are_named() -> None:
+    experiment = find_folder_experiment("q_learning", [WITH_MASKS])
+    (found,) = check_algorithm(experiment, only=["legal actions"])
+    assert found.outcome == "failed"
+    assert "algorithm.masks has 'action' with [2] choices" in found.reason
+
+
+def test_a_policy_that_ignores_masks_is_found(tmp_path: Path) -> None:
     model = copy(tmp_path, "model.py", "def make_model(", "def make_model(") / "model.py"
     model.write_text(model.read_text() + IGNORING)
-    experiment = find_folder_experiment(str(tmp_path / "mine"), sets)
+    experiment = find_folder_experiment(str(tmp_path / "mine"), [WITH_MASKS])
     (found,) = check_algorithm(experiment, only=["legal actions"])
     assert found.outcome == "failed"
     assert "drawn actions 'action' are not legal in their masks, expected none" in found.reason
+
+
+def test_a_cost_of_illegal_actions_is_found(tmp_path: Path) -> None:
+    entropy = "tf.reduce_sum(tf.nn.softmax(x := seen.policy.logits) * x, -1)"
+    folder = copy(tmp_path, "algorithm.py", "seen.policy.entropy()", entropy)
+    experiment = find_folder_experiment(str(folder), [WITH_MASKS])
+    (found,) = check_algorithm(experiment, only=["legal actions"])
+    assert found.outcome == "failed"
+    assert "with masks, a gradient contains NaN" in found.reason
 
 
 def test_masks_of_the_settings_are_checked_in_all_components(tmp_path: Path) -> None:
@@ -269,14 +287,13 @@ def make_model(config, seed):
 """
 
 
-def test_a_distribution_without_restrict_fails_only_if_there_are_masks(tmp_path: Path) -> None:
+def test_a_distribution_without_restrict_is_found(tmp_path: Path) -> None:
     model = copy(tmp_path, "model.py", "def make_model(", "def make_model(") / "model.py"
     model.write_text(model.read_text() + REFUSING)
-    for sets, outcome in (((), "not applicable"), ((WITH_MASKS,), "failed")):
-        experiment = find_folder_experiment(str(tmp_path / "mine"), sets)
-        (found,) = check_algorithm(experiment, only=["legal actions"])
-        assert found.outcome == outcome, found
-        assert "has no choices that a mask could restrict" in found.reason
+    experiment = find_folder_experiment(str(tmp_path / "mine"), [WITH_MASKS])
+    (found,) = check_algorithm(experiment, only=["legal actions"])
+    assert found.outcome == "failed"
+    assert "has no choices that a mask could restrict" in found.reason
 
 
 def test_training_for_the_check_is_in_this_process_and_leaves_nothing_elsewhere(
