@@ -13,24 +13,23 @@ from relaax_like.client_checks.peer import Peer
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.rlx_server.client_log import ClientLog
 from relaax_like.rlx_server.codec import ReadMessage
-from relaax_like.rlx_server.greeting import FEATURES, STEP_ID, Greeting
+from relaax_like.rlx_server.greeting import FEATURES, MASKS, STEP_ID, Greeting
 from relaax_like.rlx_server.json_codec import JsonCodec
 from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
 from relaax_like.rlx_server.session import Session
 from relaax_like.rlx_server.slots import Decision, Slots
 from relaax_like.rlx_server.transition import Arrays, ReceivedStep
-from relaax_like.v1 import ndarray_pb2, rlx_pb2
-from relaax_like.wire.errors import InvalidInputError, ProtocolError
+from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.errors import ProtocolError
 from relaax_like.wire.framing import MAX_MESSAGE_BYTES
-from relaax_like.wire.ndarray import message_to_ndarray
 from relaax_like.wire.spaces import ACTION
 
 # Called with the id of a check, whether the client passes it, and what was seen.
 Note = Callable[[str, bool, str], None]
 HELLO, PLAIN = "hello.in_time", "answers.plain"
 # Features whose fields are decided, but which no server has.
-_AGENTS, _MASKS, _SLOT_VERSIONS = "agents", "masks", "slot_versions"
-LATER = frozenset((_AGENTS, _MASKS, _SLOT_VERSIONS))
+_AGENTS, _SLOT_VERSIONS = "agents", "slot_versions"
+LATER = frozenset((_AGENTS, _SLOT_VERSIONS))
 _FLAGS = ("terminated", "truncated")
 _MAX_SLOTS = 64
 _PATIENCE_SEC = 10.0  # as the server's hello_timeout_sec
@@ -102,7 +101,7 @@ class Talk(Slots):
         if transition.observations is not None and not self.finish:
             assert self.greeting is not None
             values, slots = SpaceValues(self.greeting.action_spaces, ACTION), self.greeting.slots
-            drawn = values.sample(slots, self._random)
+            drawn = values.sample(slots, self._random, transition.observations)
             self._given = values.to_leaves(drawn, slots, ACTION)
         return Decision(self._given, self.finish, self.version)
 
@@ -238,28 +237,17 @@ class Talk(Slots):
 
     def _inspect_step(self, transition: ReceivedStep, body: bytes) -> None:
         """Checks what a session does not, or not yet."""
-        if transition.ended is None and _MASKS not in self.features:
+        if transition.ended is None and MASKS not in self.features:
             return
         if self.is_text:
             (sent,) = json.loads(body).values()
             flags = [np.ravel(sent.get(name, False)) for name in _FLAGS]
+            has_masks = not {"mask", "final_mask"}.isdisjoint(sent)
         else:
             step = rlx_pb2.ClientMessage.FromString(body).step
             flags = [np.frombuffer(getattr(step, name).data, np.uint8) for name in _FLAGS]
-            for name, mask in [*step.masks.items(), *step.final_masks.items()]:
-                self._inspect_mask(name, mask)
+            has_masks = bool(step.masks or step.final_masks)
+        if has_masks:
+            self._note("features.masks", True, "")
         if np.any(flags[0] & flags[1]):
             self._note("ends.one_flag", False, "terminated and truncated are set in one slot")
-
-    def _inspect_mask(self, name: str, mask: ndarray_pb2.NdArray) -> None:
-        assert self.greeting is not None
-        count = int(np.sum(getattr(self.greeting.action_spaces.get(name), "n", 0)))
-        try:
-            legal = message_to_ndarray(mask, name)
-        except InvalidInputError as error:
-            raise Fault("features.masks", str(error)) from None
-        fits = legal.dtype == np.bool_ and legal.shape == (self.greeting.slots, count)
-        seen = (
-            f"{name}: {legal.dtype} {list(legal.shape)}, expected bool with {count} choices a row"
-        )
-        self._note("features.masks", fits and bool(legal.any(axis=1).all()), seen)

@@ -6,6 +6,7 @@ Two counters are played; "up" counts up, and an episode ends at 5, or is truncat
 """
 
 import json
+import operator
 import random
 import signal
 import socket
@@ -17,6 +18,9 @@ from websockets.sync.client import connect
 
 FAULTS = {
     "both_flags": "sets terminated and truncated at each end",
+    "illegal": "sends masks without a legal choice",
+    "masks_unasked": "sends masks, although Ready does not list them",
+    "short_masks": "sends masks with a choice less than the action has",
     "first_key": "takes the first key of an answer for the kind of the answer",
     "one_recv_is_one_line": "takes what one recv returns for one line",
     "no_step_before_ready": "sends the first step together with the hello",
@@ -95,15 +99,32 @@ def play_session(connection):
         "slots": SLOTS,
         "observation": {"box": [2]},
         "action": {"up": {"discrete": 2}, "speed": {"box": [], "low": 0, "high": 1}},
-        "features": ["hello_ping", "ping"],
+        "features": ["hello_ping", "masks", "ping"],
     }
+
+    def draw_masks():
+        """Returns what masks a step has; "up" has two choices."""
+        if not has_masks:
+            return {}
+        masks = [random.choice([[True, True], [True, False], [False, True]]) for _ in counts]
+        if "short_masks" in DO:
+            masks = [mask[:1] for mask in masks]
+        if "illegal" in DO:
+            masks[-1] = [False, False]
+        return {"mask": {"up": masks}}
+
     if "no_step_before_ready" in DO:
         connection.send(json.dumps({"hello": hello}))
         ask("act", {"observation": [[n, 0] for n in counts]})
-    ask("hello", hello)
-    answer = ask("act", {"observation": [[count, 0] for count in counts]})
+    ready = ask("hello", hello)["ready"]
+    has_masks = "masks" in ready["features"] or "masks_unasked" in DO
+    masks = draw_masks()
+    answer = ask("act", {"observation": [[count, 0] for count in counts], **masks})
     while True:
         action = answer["action"]
+        if masks and not all(map(operator.getitem, masks["mask"]["up"], action["up"])):
+            sys.exit(f"{action['up']} are not legal in {masks}")
+        masks = draw_masks()
         rewards, ends, cuts = [], [], []
         for slot in range(SLOTS):
             counts[slot] += action["speed"][slot] * (1 if action["up"][slot] else -0.2)
@@ -118,7 +139,7 @@ def play_session(connection):
         if "both_flags" in DO:
             ends = cuts = [end or cut for end, cut in zip(ends, cuts, strict=True)]
         step = {"reward": rewards, "observation": [[counts[s], steps[s]] for s in range(SLOTS)]}
-        step |= {"terminated": ends, "truncated": cuts, "final_observation": final}
+        step |= {"terminated": ends, "truncated": cuts, "final_observation": final, **masks}
         answer = ask("reward_and_act", step)
 
 
