@@ -18,14 +18,16 @@ from relaax_like.wire.errors import InvalidInputError
 
 SIZES = [3, 1, 4]
 ROWS = 6
+# Float32, which policies compute with, has seven digits, and log-probabilities here reach -25.
+TOLERANCES = {np.float32: 1e-5, np.float64: 1e-6}
 
 
-def draw_case(seed: int, n: int) -> tuple[np.ndarray, np.ndarray]:
+def draw_case(seed: int, n: int, dtype: type = np.float32) -> tuple[np.ndarray, np.ndarray]:
     """Returns logits and a mask with a legal choice in each row."""
     random = np.random.default_rng(seed)
     mask = random.random((ROWS, n)) < 0.4
     mask[np.arange(ROWS), random.integers(n, size=ROWS)] = True
-    return random.normal(0, 4, (ROWS, n)).astype(np.float32), mask
+    return random.normal(0, 4, (ROWS, n)).astype(dtype), mask
 
 
 def compute_slowly(logits: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -42,9 +44,10 @@ def to_forms(logits: np.ndarray, mask: np.ndarray) -> list:
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.integers(0, 10_000), st.integers(1, 6))
-def test_a_restricted_categorical_is_the_one_over_legal_choices(seed, n):
-    logits, mask = draw_case(seed, n)
+@given(st.integers(0, 10_000), st.integers(1, 6), st.sampled_from(list(TOLERANCES)))
+def test_a_restricted_categorical_is_the_one_over_legal_choices(seed, n, dtype):
+    logits, mask = draw_case(seed, n, dtype)
+    atol = TOLERANCES[dtype]
     probs = np.array([compute_slowly(*row) for row in zip(logits, mask, strict=True)])
     for own, its_mask in to_forms(logits, mask):
         policy = Categorical(own).restrict(its_mask)
@@ -52,9 +55,9 @@ def test_a_restricted_categorical_is_the_one_over_legal_choices(seed, n):
             log_prob = np.asarray(policy.log_prob(np.full(ROWS, choice)))
             legal = mask[:, choice]
             assert (log_prob[~legal] == -np.inf).all()
-            np.testing.assert_allclose(log_prob[legal], np.log(probs[legal, choice]), atol=1e-5)
+            np.testing.assert_allclose(log_prob[legal], np.log(probs[legal, choice]), atol=atol)
         entropy = -np.sum(probs * np.log(np.where(probs > 0, probs, 1)), -1)
-        np.testing.assert_allclose(policy.entropy(), entropy, atol=1e-5)
+        np.testing.assert_allclose(policy.entropy(), entropy, atol=atol)
         assert mask[np.arange(ROWS), np.asarray(policy.mode())].all()
         twice = policy.restrict(its_mask)
         np.testing.assert_array_equal(twice.logits, policy.logits)
@@ -90,22 +93,25 @@ def test_epsilon_greedy_divides_epsilon_among_legal_choices():
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.integers(0, 10_000))
-def test_components_are_restricted_each_by_its_part(seed):
-    parts = [draw_case(seed + i, n) for i, n in enumerate(SIZES)]
+@given(st.integers(0, 10_000), st.sampled_from(list(TOLERANCES)))
+def test_components_are_restricted_each_by_its_part(seed, dtype):
+    parts = [draw_case(seed + i, n, dtype) for i, n in enumerate(SIZES)]
     logits, mask = (np.concatenate(one, -1) for one in zip(*parts, strict=True))
     for own, its_mask in to_forms(logits, mask):
+        # Of several components, arrays are always float32.
+        atol = TOLERANCES[np.float32 if isinstance(own, np.ndarray) else dtype]
         policy = MultiCategorical(own, SIZES).restrict(its_mask)
         apart = [Categorical(x).restrict(m) for x, m in parts]
         actions = np.stack([np.asarray(one.mode()) for one in apart], -1)
         np.testing.assert_array_equal(policy.mode(), actions)
         want = sum(one.log_prob(actions[:, i]) for i, one in enumerate(apart))
-        np.testing.assert_allclose(policy.log_prob(actions), want, atol=1e-5)
-        np.testing.assert_allclose(policy.entropy(), sum(a.entropy() for a in apart), atol=1e-5)
+        np.testing.assert_allclose(policy.log_prob(actions), want, atol=atol)
+        np.testing.assert_allclose(policy.entropy(), sum(a.entropy() for a in apart), atol=atol)
 
 
-def test_gradients_are_those_of_the_legal_choices_alone():
-    logits, mask = draw_case(3, 5)
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_gradients_are_those_of_the_legal_choices_alone(dtype):
+    logits, mask = draw_case(3, 5, dtype)
     action = mask.argmax(-1)
     with tf.GradientTape() as tape:
         own = tf.Variable(logits)
@@ -119,7 +125,7 @@ def test_gradients_are_those_of_the_legal_choices_alone():
         entropy = -sum(p * np.log(p) for p in probs if p > 0)
         logs = np.log(np.where(probs > 0, probs, 1))
         want = np.eye(5)[action[row]] * 1 - probs - 0.1 * probs * (logs + entropy)
-        np.testing.assert_allclose(found[row], np.where(mask[row], want, 0), atol=1e-5)
+        np.testing.assert_allclose(found[row], np.where(mask[row], want, 0), atol=TOLERANCES[dtype])
 
 
 def test_a_row_without_a_legal_choice_is_not_restricted():
