@@ -31,8 +31,16 @@ SETTINGS = (
     *("algorithm.state_size=4", "algorithm.num_actions=2", "algorithm.network={layers: [8]}"),
     *("algorithm.batch_size=8", "algorithm.capacity=1000000", "algorithm.warm_up_steps=64"),
     *("algorithm.updates_per_step=0.1", "algorithm.updates_at_once=4"),
+    "algorithm.masks={action: [2]}",
 )
+MASK = "mask:action"
 Key = tuple[int, int, int]
+
+
+def mask_actions(observations: np.ndarray) -> np.ndarray:
+    """Returns the legal actions `[..., 2]` of a sender: the second one if the step is even."""
+    numbers = observations[..., :1]
+    return np.concatenate([numbers > 0, numbers % 2 == 0], -1)
 
 
 class Sender:
@@ -95,9 +103,10 @@ class Sender:
         episode, step = divmod(self.made, 5)
         self.made += 1
         observations = np.full((2, 1, 4), self.made, np.float32)
+        masks = mask_actions(observations)
         rollout = Rollout(
-            inputs={"observation": observations[:-1]},
-            next_inputs={"observation": observations[1:]},
+            inputs={"observation": observations[:-1], MASK: masks[:-1]},
+            next_inputs={"observation": observations[1:], MASK: masks[1:]},
             next_alive=np.array([[0.0 if step == 4 else 1.0]], np.float32),
             rewards=np.ones((1, 1, 1), np.float32),
             actions={"action": np.zeros((1, 1), np.int64)},
@@ -185,6 +194,12 @@ def check(cluster: Cluster, senders: list[Sender], kills: int = KILLS) -> int:
         assert set(sender.acknowledged) <= set(steps)
         assert len(sender.acknowledged) > 50 * kills
     assert any(agent not in (1, 2) for agent, _, _ in steps)  # the client's
+    for record in records:
+        if record.rollout is not None and record.rollout.starts is not None:
+            sent = np.isin(record.rollout.starts[:, 0], (1, 2))
+            for inputs in (record.rollout.inputs, record.rollout.next_inputs):
+                masks = mask_actions(inputs["observation"]) | ~sent[:, None]
+                np.testing.assert_array_equal(inputs[MASK], masks)
     return sum(record.env_steps for record in records)
 
 

@@ -6,7 +6,9 @@ import gymnasium as gym
 import numpy as np
 import onnxruntime
 import pytest
-from support.serial import make_uncompiled_ppo, train
+from support.compare import compare
+from support.serial import STOPPED, make_uncompiled_ppo, read_run, train, write_experiment
+from support.uncompiled import copy_uncompiled
 
 import relaax_like
 from relaax_like.config.loader import load_experiment
@@ -105,3 +107,29 @@ def test_an_exported_policy_has_the_mask_as_an_input(trained: Experiment, tmp_pa
         if terminated:
             state, info = env.reset()
     env.close()
+
+
+@pytest.mark.parametrize("name", ["ppo", "dqn"])
+def test_a_resumed_run_is_bit_identical_to_one_without_an_interruption(
+    name: str, tmp_path: Path
+) -> None:
+    """Stopped in a rollout, and in a table's warm-up; masks wait with the observations."""
+    settings = {
+        "ppo": make_uncompiled_ppo(tmp_path)["algorithm"],
+        "dqn": f"{{path: '{copy_uncompiled('dqn', tmp_path)}', state_size: 4, num_actions: 2, "
+        "network: {layers: [8]}, batch_size: 8, capacity: 300, warm_up_steps: 32, n_step: 3, "
+        "updates_per_step: 0.25, updates_at_once: 4, target_every: 10}",
+    }
+    algorithm = settings[name].replace("state_size: 4, num_actions: 2, ", "")
+    straight, stopped = (
+        write_experiment(tmp_path / one, placement="server", algorithm=algorithm) for one in "ab"
+    )
+    sets = ("environment.env=Taxi-v4", "algorithm.max_global_step=512")
+    assert train(straight, *sets) == 0
+    assert train(stopped, *sets, stop_at=9) == STOPPED
+    assert train(stopped, *sets, stop_at=111) == STOPPED
+    assert train(stopped, *sets) == 0
+    one, other = (read_run(tmp_path / one / "run") for one in "ab")
+    assert compare(one, other, "run") == ""
+    agent = one["serial"]["state"]["agents"]
+    assert "mask:action" in str(agent)

@@ -2,6 +2,7 @@
 
 # covers R2, R22
 
+import dataclasses
 import logging
 import os
 import shutil
@@ -81,6 +82,26 @@ def test_after_a_crash_every_step_is_there_once_and_what_was_not_published_is_co
         strict=True,
     ):
         np.testing.assert_array_equal(one, other)
+
+
+def test_masks_of_legal_actions_are_there_after_a_crash(tmp_path):
+    """covers PE20"""
+    settings = {"masks": {"action": (3,)}}
+    source, _ = open_source(tmp_path / "replay", **settings)
+    for number in range(12):
+        step, masks = make_step(number), np.eye(3, dtype=np.bool_)
+        inputs, following = (masks[[[(number + later) % 3]]] for later in (0, 1))
+        step = dataclasses.replace(
+            step,
+            inputs={**step.inputs, "mask:action": inputs},
+            next_inputs={**step.next_inputs, "mask:action": following},
+        )
+        source.add(step, [], origin=origin(number + 1))
+    again, _ = open_source(crash(source._log.directory, tmp_path), **settings)
+    drawn = again._table.sample(2)
+    for inputs in (drawn.observations, drawn.next_observations):
+        chosen = inputs["observation"][..., 0].astype(int) % 3
+        np.testing.assert_array_equal(inputs["mask:action"], masks[chosen])
 
 
 def test_an_earlier_incarnation_was_published_with_a_later_one(tmp_path):

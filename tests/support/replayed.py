@@ -52,6 +52,7 @@ def make_source(
       options: of the log.
     """
     model = load("model", "dqn").make_model(config, 3)
+    model.masks = config.masks
     plan, number = config.plan, config.observation_history
     table = make_table(plan, model, {"observation": number} if number > 1 else {}, max_slots, 0)
     tally = Tally()
