@@ -6,7 +6,7 @@ from typing import Any
 
 from relaax_like.client.argument_types import INTEGER, TEXT, validate_type
 from relaax_like.wire.errors import ConfigError
-from relaax_like.wire.spaces import MASK
+from relaax_like.wire.spaces import ACTION, MASK, OBSERVATION
 
 AGENTS = "agents"
 """The feature of the protocol, and its field."""
@@ -34,8 +34,8 @@ def validate_agents(
 
     Raises:
       ConfigError: there are games or kinds without agents, another number of them than slots, a
-        name or number that the protocol does not allow, or a leaf that belongs to no kind; the
-        error names the argument.
+        name or number that the protocol does not allow, or leaves that do not belong to one kind
+        each, or that have the same name in it; the error names the argument.
     """
     if agents is None:
         name = "games" if kinds is None else "kinds"
@@ -73,16 +73,25 @@ def _validate_kinds(
             raise ConfigError(
                 f"kinds: {kind[:80]!r}, expected 1 to 60 characters A-Z a-z 0-9 _ - ."
             )
-    for where, leaves in (("observation", observations), ("action", actions)):
-        found = {leaf: leaf.removeprefix(MASK).partition("/")[0] for leaf in leaves}
-        for leaf, kind in found.items():
-            if kind not in kinds:
+    for where, leaves in ((OBSERVATION, observations), (ACTION, actions)):
+        own: dict[str, set[str]] = {kind: set() for kind in kinds}
+        for leaf in leaves:
+            kind, slash, name = leaf.removeprefix(MASK).partition("/")
+            if kind not in kinds or (slash and not name):
                 raise ConfigError(
                     f"kinds: leaf {leaf[:80]!r} of {where}_space belongs to none of "
                     f"{', '.join(sorted(kinds))!s:.200}; begin its name with a kind"
                 )
-        own = {kind for leaf, kind in found.items() if not leaf.startswith(MASK)}
-        if missing := sorted(kinds - own):
+            if leaf.startswith(MASK):  # of a leaf of the actions
+                continue
+            name = name or where
+            if name in own[kind]:
+                raise ConfigError(
+                    f"kinds: {kind!r} and {f'{kind}/{where}'!r} of {where}_space are the same leaf "
+                    f"for slots of the kind {kind}; rename one of them"
+                )
+            own[kind].add(name)
+        if missing := sorted(kind for kind, names in own.items() if not names):
             raise ConfigError(
                 f"kinds: {where}_space has no leaf of {missing[0]!r}; name one {missing[0]!r}, or "
                 f"{missing[0] + '/NAME'!r}"

@@ -15,7 +15,8 @@ import numpy as np
 from relaax_like.client import interactor
 from relaax_like.client.client import StepResult
 from relaax_like.client.interactor import EnvironmentSlots, Interactor
-from relaax_like.client.outcome import validate_outcome
+from relaax_like.client.outcome import validate_flags, validate_outcome
+from relaax_like.client.slot_names import validate_agents
 from relaax_like.client.values import SpaceValues, Values
 from relaax_like.config.algorithm_folder import SLOTS, load_folder_module
 from relaax_like.config.loader import add_spaces, require_spaces
@@ -118,6 +119,8 @@ class LocalAgents:
                 "an algorithm whose plan is OnPolicy",
                 "present",
             )
+        if present is not None:
+            present = validate_flags(present, self._k, "present")
         transition = ReceivedStep(
             observations=self._to_leaves(observations, "observations"),
             rewards=None if rewards is None else np.asarray(rewards).reshape(self._k, -1),
@@ -229,7 +232,8 @@ class CheckedSlots:
       name: of the environment, for the errors.
 
     Raises:
-      ConfigError: `observation_space` is neither a `Space` nor a dict of them.
+      ConfigError: a space is neither a `Space` nor a dict of them; or `agents`, `games` or `kinds`
+        are wrong, see `validate_agents`.
     """
 
     def __init__(self, env_slots: EnvironmentSlots, name: str):
@@ -239,6 +243,13 @@ class CheckedSlots:
         self._env_slots: Any = env_slots
         self._name = name
         self._observations = SpaceValues(env_slots.observation_space, OBSERVATION)
+        named = interactor.get_agents(env_slots)
+        if any(value is not None for value in named.values()):
+            leaves = {*self._observations.spaces}, {*SpaceValues(self.action_space, ACTION).spaces}
+            try:
+                validate_agents(self.slots, leaves, **named)
+            except ConfigError as error:
+                raise self._name_environment(error) from None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env_slots, name)

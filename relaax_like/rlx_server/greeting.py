@@ -7,7 +7,9 @@ from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.framing import PROTOCOL_VERSION
 from relaax_like.wire.spaces import (
+    ACTION,
     MASK,
+    OBSERVATION,
     Spaces,
     make_masks,
     messages_to_spaces,
@@ -112,15 +114,30 @@ class Greeting:
         return {**self.observation_spaces, **self.masks}
 
     def _validate_kinds(self) -> None:
-        kinds = dict.fromkeys(self.kinds)
-        for field in ("observation_spaces", "action_spaces"):
+        for field, plain in (("observation_spaces", OBSERVATION), ("action_spaces", ACTION)):
+            found: dict[str, set[str]] = {kind: set() for kind in self.kinds}
             for leaf in getattr(self, field):
-                if not any(strip_kind(leaf, kind, "") is not None for kind in kinds):
+                kind, slash, name = leaf.partition("/")
+                name = name if slash else plain
+                if kind not in found or not name:
                     raise InvalidInputError(
                         f"{field}: leaf {leaf[:60]!r} belongs to none of the kinds "
-                        f"{', '.join(kinds):.200}; name it KIND, or KIND/NAME",
+                        f"{', '.join(found):.200}; name it KIND, or KIND/NAME",
                         field,
                     )
+                if name in found[kind]:
+                    raise InvalidInputError(
+                        f"{field}: {kind} and {kind}/{plain} are the same leaf for slots of the "
+                        f"kind {kind}; rename one of them",
+                        field,
+                    )
+                found[kind].add(name)
+            if missing := [kind for kind, names in found.items() if not names]:
+                raise InvalidInputError(
+                    f"{field}: no leaf belongs to the kind {missing[0]}; name one {missing[0]}, or "
+                    f"{missing[0]}/NAME",
+                    field,
+                )
 
     def withdraw(self, unsupported: Mapping[str, str]) -> None:
         """Takes back features that the agents of this client do not support; says why."""

@@ -112,6 +112,21 @@ def test_what_does_not_name_the_slots_is_refused_by_its_argument(
         RlxClient("localhost:1", *SPACES, slots=3, **given)
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ({"good/observation": PLAIN[0], "good": PLAIN[0]}, {}),
+        ({"good/": PLAIN[0]}, {}),
+        ({}, {"good/action": PLAIN[1]}),
+    ],
+    ids=["an observation twice", "a leaf without a name", "an action twice"],
+)
+def test_leaves_that_a_kind_cannot_name_are_refused(changed: Any) -> None:
+    spaces = [{**space, **more} for space, more in zip(SPACES, changed, strict=True)]
+    with pytest.raises(ConfigError, match=r"^kinds: "):
+        RlxClient("localhost:1", *spaces, slots=3, **TAG)
+
+
 class TurnSlots:
     """Two games of two players, who alternate; game g ends after `lengths[g]` turns. A reward of
     1 for both at each turn; the observation is the number of turns so far."""

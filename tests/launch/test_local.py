@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.broken_envs import AT
-from support.cluster import BARE
+from support.cluster import BARE, ROOT
 
 import relaax_like
 from relaax_like.client.interactor import Transition
@@ -107,6 +107,46 @@ def test_a_large_number_in_a_final_observation_counts_where_an_episode_ended() -
     ended[1] = True
     with pytest.raises(InvalidInputError, match=r"Mine: final_observations: 1e\+18 in slot 1"):
         slots.step(None)
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"agents": ["a"]}, "agents"),
+        ({"agents": ["a", "b", "c"]}, "agents"),
+        ({"agents": ["a", "b\n"]}, "agents"),
+        ({"agents": None}, "games"),
+        ({"games": [0]}, "games"),
+        ({"games": [0, -1]}, "games"),
+        ({"kinds": ["k", "k"]}, "kinds"),
+    ],
+)
+def test_agents_that_do_not_name_the_slots_are_refused(changed: Any, field: str) -> None:
+    class Playing:
+        slots, observation_space, action_space = 2, Box(dtype="float32", shape=(4,)), Discrete(n=2)
+        agents, games, kinds = ["a", "b"], [0, 0], None
+
+    CheckedSlots(Playing(), "Mine")  # type: ignore[arg-type]  # it never plays
+    for name, value in changed.items():
+        setattr(Playing, name, value)
+    with pytest.raises(ConfigError, match=f"Mine: {field}: "):
+        CheckedSlots(Playing(), "Mine")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("present", [[1, 0], [True], [[True, False]], ["yes", "no"]])
+def test_what_does_not_say_which_slots_are_present_is_refused(tmp_path: Path, present: Any) -> None:
+    (tmp_path / "slots.py").write_text(
+        (ROOT / "tests" / "support" / "turns" / "slots.py").read_text()
+        + f"\n\nTurns.present = {present!r}\n"
+    )
+    file = tmp_path / "experiment.yaml"
+    file.write_text(
+        f"run_dir: {tmp_path / 'run'}\nalgorithm: {{name: q_learning, max_global_step: 40}}\n"
+        f"environment: {{path: '{tmp_path}'}}\n"
+    )
+    with pytest.raises(InvalidInputError) as caught:
+        relaax_like.train(file)
+    assert caught.value.field == "present"
 
 
 def test_a2c_ends_at_a_nan_reward(tmp_path: Path) -> None:

@@ -117,11 +117,21 @@ def test_the_session_ends_once_all_policies_have_finished(cats, mice):
     assert mice <= statuses["mice"].global_t <= mice + 2 * 4
 
 
-def hello(agents, kinds=("cat", "mouse"), features=("agents",), **more):
-    spaces = {"cat": Box(dtype="float32", shape=(2,)), "mouse": Box(dtype="float32", shape=(3,))}
-    actions = {"cat": Discrete(n=2), "mouse": Discrete(n=3)}
+CAT, MOUSE = Box(dtype="float32", shape=(2,)), Box(dtype="float32", shape=(3,))
+TWO, THREE = Discrete(n=2), Discrete(n=3)
+
+
+def hello(
+    agents, kinds=("cat", "mouse"), features=("agents",), seen=None, done=None, drop=(), **more
+):
+    """Returns a hello of a cat and a mouse; `seen`, `done` and `drop` change their leaves."""
+    spaces = {"cat": CAT, "mouse": MOUSE} | (seen or {})
+    actions = {"cat": TWO, "mouse": THREE} | (done or {})
+    for leaf in drop:
+        spaces.pop(leaf)
+        actions.pop(leaf, None)
+    more.setdefault("slots", len(agents) or 2)
     return make_hello(
-        slots=len(agents) or 2,
         features=features,
         agents=agents,
         kinds=kinds,
@@ -147,6 +157,31 @@ def hello(agents, kinds=("cat", "mouse"), features=("agents",), **more):
         (hello(["cat_0", "tom"]), "SPACE_MISMATCH", "kinds"),
         (hello(["mouse", "tom"]), "SPACE_MISMATCH", "observation_spaces"),
         (hello(["mouse"] * 100_000), "INVALID_FIELD", "agents"),
+        (hello(["mouse"] * 100_000, slots=2), "INVALID_FIELD", "agents"),
+        (hello(["mouse"] * 100_000, slots=2, features=()), "INVALID_FIELD", "agents"),
+        (hello(["mouse"] * 1_000, slots=2), "INVALID_FIELD", "agents"),
+        (hello(["mouse"] * 9), "INVALID_FIELD", "slots"),
+        (hello(["m" * 1_000_000, "mouse"]), "INVALID_FIELD", ""),
+        (hello(["m" * 101, "mouse"]), "INVALID_FIELD", "agents"),
+        (hello(["cat_0", "m\u202e"]), "INVALID_FIELD", "agents"),
+        (hello(["cat_0", "mouse"], games=range(1_000)), "INVALID_FIELD", "games"),
+        (hello(["cat_0", "mouse"], games=range(100_000)), "INVALID_FIELD", "games"),
+        (hello(["cat_0", "mouse"], kinds=["cat"] * 1_000), "INVALID_FIELD", "kinds"),
+        (hello(["cat_0", "mouse"], kinds=["cat", "x" * 61]), "INVALID_FIELD", "kinds"),
+        (hello(["cat_0", "mouse"], kinds=["cat", ""]), "INVALID_FIELD", "kinds"),
+        (hello(["cat_0", "mouse"], seen={"cat/": CAT}), "INVALID_FIELD", "observation_spaces"),
+        (hello(["cat_0", "mouse"], drop=["mouse"]), "INVALID_FIELD", "observation_spaces"),
+        (
+            hello(["cat_0", "mouse"], seen={"mouse/observation": MOUSE}),
+            "INVALID_FIELD",
+            "observation_spaces",
+        ),
+        (
+            hello(["cat_0", "mouse"], seen={"mouse/x": MOUSE}, drop=["mouse"]),
+            "INVALID_FIELD",
+            "action_spaces",
+        ),
+        (hello(["cat_0", "mouse"], done={"cat/action": TWO}), "INVALID_FIELD", "action_spaces"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
