@@ -26,11 +26,11 @@ from relaax_like.client.connection import MAX_WAIT_SEC, Connection
 from relaax_like.client.fast_path import ActionsReader, pack_step
 from relaax_like.client.outcome import validate_flags, validate_outcome, validate_success
 from relaax_like.client.scalars import ScalarBuffer
-from relaax_like.client.slot_names import AGENTS, validate_agents
 from relaax_like.client.user_spaces import make_space_values
 from relaax_like.client.values import UserSpace, Values
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire import tracing
+from relaax_like.wire.agents import validate_agents
 from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import (
     ConfigError,
@@ -331,12 +331,10 @@ class RlxClient(Closing):
 
     def _add_agents(self, *given: Any) -> None:
         """Adds agents, games and kinds to the hello, if they are given."""
-        if given == (None, None, None):
-            return
         leaves = {*self._observations.spaces}, {*self._actions.spaces}
-        named = validate_agents(self.slots, leaves, *given)
-        self._hello.MergeFrom(rlx_pb2.Hello(**named))
-        self._hello.features[:] = sorted({*self._hello.features, AGENTS})
+        if named := validate_agents(self.slots, leaves, *given):
+            self._hello.MergeFrom(rlx_pb2.Hello(**named))
+            self._hello.features[:] = sorted({*self._hello.features, "agents"})
 
     def __del__(self) -> None:
         if getattr(self, "_connection", None) is not None:
@@ -436,7 +434,7 @@ class RlxClient(Closing):
                 f"{self._address} does not take that: it was begun without masks, or its agents "
                 "cannot use them; begin another run, or play without (environment.masks: off)"
             )
-        if self._hello.kinds and AGENTS not in features:
+        if self._hello.kinds and "agents" not in features:
             raise ProtocolError(
                 f"kinds: the run at {self._address} cannot take agents with different spaces "
                 f"({', '.join(sorted(set(self._hello.kinds)))!s:.200}); give it policies, one for "

@@ -15,8 +15,8 @@ import numpy as np
 from relaax_like.client.outcome import validate_outcome
 from relaax_like.client.values import SpaceValues, UserSpace, Values
 from relaax_like.wire import tracing
+from relaax_like.wire.agents import Games
 from relaax_like.wire.errors import ConfigError, ServerUnavailableError
-from relaax_like.wire.games import Games
 from relaax_like.wire.spaces import ACTION
 
 logger = logging.getLogger(__name__)

@@ -16,7 +16,6 @@ from relaax_like.client import interactor
 from relaax_like.client.client import StepResult
 from relaax_like.client.interactor import EnvironmentSlots, Interactor
 from relaax_like.client.outcome import validate_flags, validate_outcome
-from relaax_like.client.slot_names import validate_agents
 from relaax_like.client.values import SpaceValues, Values
 from relaax_like.config.algorithm_folder import SLOTS, load_folder_module
 from relaax_like.config.loader import add_spaces, require_spaces
@@ -32,6 +31,7 @@ from relaax_like.rlx_server.slots import SlotSpec
 from relaax_like.rlx_server.transition import ReceivedStep, find_absent
 from relaax_like.runs.folders.versions import keep_versions
 from relaax_like.wire import tracing
+from relaax_like.wire.agents import validate_agents
 from relaax_like.wire.errors import ConfigError, InvalidInputError, RelaaxError, describe_exception
 from relaax_like.wire.spaces import ACTION, OBSERVATION, RunSpaces, split_masks
 from relaax_like.wire.versions import find_versions
@@ -232,8 +232,8 @@ class CheckedSlots:
       name: of the environment, for the errors.
 
     Raises:
-      ConfigError: a space is neither a `Space` nor a dict of them; or `agents`, `games` or `kinds`
-        are wrong, see `validate_agents`.
+      ConfigError: a space is neither a `Space` nor a dict of them.
+      InvalidInputError: `agents`, `games` or `kinds` are wrong; see `validate_agents`.
     """
 
     def __init__(self, env_slots: EnvironmentSlots, name: str):
@@ -243,13 +243,11 @@ class CheckedSlots:
         self._env_slots: Any = env_slots
         self._name = name
         self._observations = SpaceValues(env_slots.observation_space, OBSERVATION)
-        named = interactor.get_agents(env_slots)
-        if any(value is not None for value in named.values()):
-            leaves = {*self._observations.spaces}, {*SpaceValues(self.action_space, ACTION).spaces}
-            try:
-                validate_agents(self.slots, leaves, **named)
-            except ConfigError as error:
-                raise self._name_environment(error) from None
+        leaves = {*self._observations.spaces}, {*SpaceValues(self.action_space, ACTION).spaces}
+        try:
+            validate_agents(self.slots, leaves, **interactor.get_agents(env_slots))
+        except InvalidInputError as error:
+            raise self._name_environment(error) from None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._env_slots, name)

@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.agents import validate_agents
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.framing import PROTOCOL_VERSION
 from relaax_like.wire.spaces import (
-    ACTION,
     MASK,
-    OBSERVATION,
     Spaces,
     make_masks,
     messages_to_spaces,
@@ -28,7 +28,6 @@ FEATURES |= {AGENTS, SLOT_VERSIONS}
 MAX_FEATURES = 32
 _MAX_WAIT_MS = 60_000
 _FEATURE_NAME = re.compile(r"[a-z0-9_]{1,50}")
-_KIND = re.compile(r"[A-Za-z0-9_\-.]{1,60}")
 
 
 class Greeting:
@@ -101,10 +100,8 @@ class Greeting:
         self.wants_pings = HELLO_PING in features
         self.max_wait_sec = _read_max_wait(hello, MAX_WAIT in self.features)
         self.versions = validate_versions(hello.versions if VERSIONS in self.features else {})
-        self.agents, self.games, self.kinds = _read_agents(hello, AGENTS in self.features)
         self.unsupported: Mapping[str, str] = {}
-        if self.kinds:
-            self._validate_kinds()
+        self._read_agents(hello)
         if MASKS in self.features and not self.masks:
             self.withdraw({MASKS: "no leaf of the actions is discrete, with at most 65536 choices"})
 
@@ -113,31 +110,15 @@ class Greeting:
         """The spaces of observations and masks."""
         return {**self.observation_spaces, **self.masks}
 
-    def _validate_kinds(self) -> None:
-        for field, plain in (("observation_spaces", OBSERVATION), ("action_spaces", ACTION)):
-            found: dict[str, set[str]] = {kind: set() for kind in self.kinds}
-            for leaf in getattr(self, field):
-                kind, slash, name = leaf.partition("/")
-                name = name if slash else plain
-                if kind not in found or not name:
-                    raise InvalidInputError(
-                        f"{field}: leaf {leaf[:60]!r} belongs to none of the kinds "
-                        f"{', '.join(found):.200}; name it KIND, or KIND/NAME",
-                        field,
-                    )
-                if name in found[kind]:
-                    raise InvalidInputError(
-                        f"{field}: {kind} and {kind}/{plain} are the same leaf for slots of the "
-                        f"kind {kind}; rename one of them",
-                        field,
-                    )
-                found[kind].add(name)
-            if missing := [kind for kind, names in found.items() if not names]:
-                raise InvalidInputError(
-                    f"{field}: no leaf belongs to the kind {missing[0]}; name one {missing[0]}, or "
-                    f"{missing[0]}/NAME",
-                    field,
-                )
+    def _read_agents(self, hello: rlx_pb2.Hello) -> None:
+        named: Mapping[str, Sequence[Any]] = {}
+        if AGENTS in self.features:
+            leaves = tuple(self.observation_spaces), tuple(self.action_spaces)
+            given = hello.agents, hello.games or None, hello.kinds or None
+            named = validate_agents(hello.slots, leaves, *given)
+        self.agents, self.games, self.kinds = (
+            tuple(named.get(field, ())) for field in ("agents", "games", "kinds")
+        )
 
     def withdraw(self, unsupported: Mapping[str, str]) -> None:
         """Takes back features that the agents of this client do not support; says why."""
@@ -192,43 +173,6 @@ def _read_features(hello: rlx_pb2.Hello) -> list[str]:
             "features",
         )
     return names
-
-
-def strip_kind(leaf: str, kind: str, plain: str) -> str | None:
-    """Returns the name of a leaf without its kind; None: it belongs to another kind.
-
-    Args:
-      leaf: of observations or actions, as in the hello.
-      kind: of slots; see `Hello.kinds`.
-      plain: the name of a plain space, whose leaf has the name of the kind.
-    """
-    if leaf == kind:
-        return plain
-    return leaf[len(kind) + 1 :] if leaf.startswith(f"{kind}/") else None
-
-
-def _read_agents(
-    hello: rlx_pb2.Hello, is_on: bool
-) -> tuple[Sequence[str], Sequence[int], Sequence[str]]:
-    if not is_on:
-        return (), (), ()
-    slots = hello.slots
-    for field, is_needed in (("agents", True), ("games", False), ("kinds", False)):
-        number = len(getattr(hello, field))
-        if number != slots and (is_needed or number):
-            raise InvalidInputError(f"{field}: {number}, expected {slots}, one per slot", field)
-    for slot, name in enumerate(hello.agents):
-        if not (1 <= len(name) <= 100 and name.isprintable()):
-            raise InvalidInputError(
-                f"agents[{slot}]: {name[:60]!r}, expected 1 to 100 printable characters", "agents"
-            )
-    for slot, name in enumerate(hello.kinds):
-        if not _KIND.fullmatch(name):
-            raise InvalidInputError(
-                f"kinds[{slot}]: {name[:60]!r}, expected 1 to 60 characters A-Z a-z 0-9 _ - .",
-                "kinds",
-            )
-    return tuple(hello.agents), tuple(hello.games), tuple(hello.kinds)
 
 
 def _read_max_wait(hello: rlx_pb2.Hello, is_on: bool) -> float | None:

@@ -8,10 +8,10 @@ import numpy as np
 from relaax_like.config.policies import map_agents
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.rlx_server.batch_slots import BatchSlots
-from relaax_like.rlx_server.greeting import strip_kind
 from relaax_like.rlx_server.hosting import AgentHost
 from relaax_like.rlx_server.policy_slots import Leaves, PolicyPart, PolicySlots
 from relaax_like.rlx_server.slots import Slots, SlotSpec
+from relaax_like.wire.agents import strip_kind
 from relaax_like.wire.errors import InvalidInputError, ProtocolError
 from relaax_like.wire.spaces import ACTION, MASK, OBSERVATION, RunSpaces, Spaces
 

@@ -27,6 +27,7 @@ from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
 from relaax_like.rlx_server.slots import Decision, Slots
 from relaax_like.rlx_server.transition import EndedEpisode, ReceivedStep
 from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.agents import Games
 from relaax_like.wire.errors import (
     InvalidInputError,
     ProtocolError,
@@ -34,7 +35,6 @@ from relaax_like.wire.errors import (
     ServerUnavailableError,
 )
 from relaax_like.wire.framing import PROTOCOL_VERSION
-from relaax_like.wire.games import Games
 from relaax_like.wire.reports import Event
 from relaax_like.wire.security import Role, Tokens, describe_missing_role
 from relaax_like.wire.spaces import pack_arrays

@@ -10,7 +10,7 @@ import pytest
 from scripted_server import Role, ScriptedServer
 
 from relaax_like.client import Interactor, RlxClient, SlotEpisode, Transition, get_agents
-from relaax_like.wire.errors import ConfigError, ProtocolError
+from relaax_like.wire.errors import ConfigError, InvalidInputError, ProtocolError
 from relaax_like.wire.spaces import Box, Discrete, MultiBinary, Space
 
 Serve = Callable[..., ScriptedServer]
@@ -81,8 +81,8 @@ def test_without_agents_the_hello_lists_no_feature_of_theirs(serve: Serve) -> No
     ("name", "changed"),
     [
         ("agents", {"agents": None, "kinds": None, "games": None}),
-        ("games", {"agents": None, "kinds": None}),
-        ("kinds", {"agents": None}),
+        ("agents", {"agents": None, "kinds": None}),
+        ("agents", {"agents": None}),
         ("agents", {"agents": ["a", "b"]}),
         ("agents", {"agents": "abc"}),
         ("agents", {"agents": ["a", "b", 3]}),
@@ -97,9 +97,9 @@ def test_without_agents_the_hello_lists_no_feature_of_theirs(serve: Serve) -> No
         ("kinds", {"kinds": ["adversary", "good"]}),
         ("kinds", {"kinds": ["adversary", "good", "a/b"]}),
         ("kinds", {"kinds": ["adversary", "good", "x" * 61]}),
-        ("kinds", {"kinds": ["adversary", "good", "third"]}),  # without leaves
-        ("kinds", {"kinds": ["adversary"] * 3}),  # leaves of no kind
-        ("kinds", {"kinds": ["goo", "adversary", "adversary"]}),
+        ("observation_spaces", {"kinds": ["adversary", "good", "third"]}),  # without leaves
+        ("observation_spaces", {"kinds": ["adversary"] * 3}),  # leaves of no kind
+        ("observation_spaces", {"kinds": ["goo", "adversary", "adversary"]}),
     ],
 )
 def test_what_does_not_name_the_slots_is_refused_by_its_argument(
@@ -108,8 +108,9 @@ def test_what_does_not_name_the_slots_is_refused_by_its_argument(
     given = {**TAG, **changed}
     if name == "agents" and given["agents"] is None:
         given = {"agents": []}
-    with pytest.raises(ConfigError, match=f"^{name}: "):
+    with pytest.raises(InvalidInputError, match=f"^{name}: ") as error:
         RlxClient("localhost:1", *SPACES, slots=3, **given)
+    assert error.value.field == name
 
 
 @pytest.mark.parametrize(
@@ -123,8 +124,9 @@ def test_what_does_not_name_the_slots_is_refused_by_its_argument(
 )
 def test_leaves_that_a_kind_cannot_name_are_refused(changed: Any) -> None:
     spaces = [{**space, **more} for space, more in zip(SPACES, changed, strict=True)]
-    with pytest.raises(ConfigError, match=r"^kinds: "):
+    with pytest.raises(InvalidInputError) as error:
         RlxClient("localhost:1", *spaces, slots=3, **TAG)
+    assert error.value.field == ("action_spaces" if changed[1] else "observation_spaces")
 
 
 class TurnSlots:

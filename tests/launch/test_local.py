@@ -115,7 +115,7 @@ def test_a_large_number_in_a_final_observation_counts_where_an_episode_ended() -
         ({"agents": ["a"]}, "agents"),
         ({"agents": ["a", "b", "c"]}, "agents"),
         ({"agents": ["a", "b\n"]}, "agents"),
-        ({"agents": None}, "games"),
+        ({"agents": None}, "agents"),
         ({"games": [0]}, "games"),
         ({"games": [0, -1]}, "games"),
         ({"kinds": ["k", "k"]}, "kinds"),
@@ -129,7 +129,7 @@ def test_agents_that_do_not_name_the_slots_are_refused(changed: Any, field: str)
     CheckedSlots(Playing(), "Mine")  # type: ignore[arg-type]  # it never plays
     for name, value in changed.items():
         setattr(Playing, name, value)
-    with pytest.raises(ConfigError, match=f"Mine: {field}: "):
+    with pytest.raises(InvalidInputError, match=f"Mine: {field}: "):
         CheckedSlots(Playing(), "Mine")  # type: ignore[arg-type]
 
 
