@@ -118,7 +118,7 @@ def test_a_large_number_in_a_final_observation_counts_where_an_episode_ended() -
         ({"agents": None}, "agents"),
         ({"games": [0]}, "games"),
         ({"games": [0, -1]}, "games"),
-        ({"kinds": ["k", "k"]}, "kinds"),
+        ({"kinds": ["k", "k"]}, "observation_spaces"),
     ],
 )
 def test_agents_that_do_not_name_the_slots_are_refused(changed: Any, field: str) -> None:
