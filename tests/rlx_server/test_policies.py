@@ -6,6 +6,7 @@ import socket
 import numpy as np
 import pytest
 from support.batch import make_config, make_processor, serve_a2c, serve_batch, serve_host
+from support.crowd.slots import COLOURS, Crowd
 from support.duel.slots import Duels
 from support.rlx import RawClient, array, make_hello, make_step
 
@@ -115,6 +116,34 @@ def test_the_session_ends_once_all_policies_have_finished(cats, mice):
     # The one that ended first plays on, and learns nothing more.
     assert cats <= statuses["cats"].global_t <= cats + 2 * 2 * 4
     assert mice <= statuses["mice"].global_t <= mice + 2 * 4
+
+
+def test_agents_that_join_and_leave_a_game_are_counted_once_by_their_policy():
+    config = make_config(layers=(4,), rollout_steps=5, state_size=2, num_actions=3)
+    servers = {name: serve_a2c(config, window=1000) for name in COLOURS}
+
+    def make_host(server):
+        return BatchHost(config, lambda: {TASK: make_processor(config, server, xla=False)})
+
+    host = PolicyHost(
+        {name: make_host(server) for name, server in servers.items()},
+        {name: [f"{name}_*"] for name in COLOURS},
+    )
+    crowd = Crowd()
+    spaces = crowd.observation_space, crowd.action_space
+    more = {"slots": crowd.slots, **get_agents(crowd)}
+    with (
+        serve_host(host, max_slots=crowd.slots) as port,
+        RlxClient(f"127.0.0.1:{port}", *spaces, **more) as client,
+    ):
+        Interactor(crowd, client, max_episodes=6).run()  # ends in the middle of rollouts
+    for name, server in servers.items():
+        status = server.status()
+        players = server._statistics.to_dict()["players"].values()
+        returns = sum(np.sum(slot["returns"]) for slots in players for slot in slots)
+        played = crowd.count(name)
+        assert played.all()
+        assert [status.global_t, status.episodes, returns] == played.tolist()
 
 
 CAT, MOUSE = Box(dtype="float32", shape=(2,)), Box(dtype="float32", shape=(3,))

@@ -105,12 +105,12 @@ def serve_batch(server: ParameterServer, config: Any, rollouts: Any = None) -> I
 
 
 @contextlib.contextmanager
-def serve_host(host: AgentHost) -> Iterator[int]:
+def serve_host(host: AgentHost, max_slots: int = 8) -> Iterator[int]:
     """Serves the agents of a host, and yields the port."""
 
     def make_session(name: str) -> Session:
         options: dict[str, Any] = {
-            "max_slots": 8,
+            "max_slots": max_slots,
             "max_message_bytes": 1 << 20,
             "score_lines": False,
         }
