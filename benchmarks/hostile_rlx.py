@@ -7,6 +7,8 @@ process share one core, the attacker has another for itself:
 - `nothing but computing`: the control: what a busy core costs as such;
 - `hellos of 100 000 axes`: one after another;
 - `hellos of 300 000 versions`: of packages of a simulator, one after another;
+- `hellos of 100 000 agents`: with names of 100 characters, as many kinds and games, one after
+  another;
 - `points of curves`: four training clients send messages of 10 000 without a pause;
 - `unfinished hellos`: 40 connections announce 63 MiB each and send 60 of them;
 - `steps of 500 000 leaves`: 22 MB each, on four connections, each in a session of its own;
@@ -102,6 +104,19 @@ def send_versions(address: Address) -> Iterator[int]:
     hello = make_hello(rlx_pb2.EXPLOIT)
     hello.hello.features.append("versions")
     hello.hello.versions.update({f"package-{number}": "1\x1b[2J" for number in range(300_000)})
+    frame = pack(hello)
+    while True:
+        _ask_and_close(address, frame)
+        yield 1
+
+
+def send_agents(address: Address) -> Iterator[int]:
+    """Says hello with the names, kinds and games of very many agents, and waits for the answer."""
+    hello = make_hello(rlx_pb2.EXPLOIT)
+    hello.hello.features.append("agents")
+    hello.hello.agents.extend(f"{number:0100}" for number in range(100_000))
+    hello.hello.kinds.extend(["observation"] * 100_000)
+    hello.hello.games.extend(range(100_000))
     frame = pack(hello)
     while True:
         _ask_and_close(address, frame)
@@ -270,6 +285,7 @@ ATTACKS: dict[str, Attack] = {
     "nothing but computing": compute,
     "hellos of 100 000 axes": send_axes,
     "hellos of 300 000 versions": send_versions,
+    "hellos of 100 000 agents": send_agents,
     "points of curves": send_points,
     "unfinished hellos": hold_hellos,
     "steps of 500 000 leaves": send_leaves,
