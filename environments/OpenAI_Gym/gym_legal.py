@@ -110,8 +110,7 @@ class LegalActions(gym.Wrapper):
         source = info if self._in_info else observation
         if self._name not in source:
             raise InvalidInputError(
-                f"{self._name}: missing, although the first reset had it; return it in each step",
-                self._name,
+                f"{self._name}: missing, although the first reset had it; return it in each step"
             )
         leaves = dict(observation) if self._is_dict else {"observation": observation}
         if not self._in_info:
@@ -130,7 +129,6 @@ def read_mask(found: Any, name: str, choices: int) -> np.ndarray:
     mask = np.concatenate([np.asarray(part).reshape(-1) for part in parts]).astype(np.bool_)
     if len(mask) != choices:
         raise InvalidInputError(
-            f"{name}: {len(mask)} flags, expected {choices}, one for each choice of the action",
-            name,
+            f"{name}: {len(mask)} flags, expected {choices}, one for each choice of the action"
         )
     return mask

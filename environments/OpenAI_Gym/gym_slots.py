@@ -216,7 +216,8 @@ class EnvListSlots:
                 raise InvalidInputError(
                     f"slot {slot}: replaying the actions of its episode failed "
                     f"({type(error).__name__}: {error!s:.200}); use the version and the arguments "
-                    f"of {self._envs[slot]} with which the state was saved"
+                    f"of {self._envs[slot]} with which the state was saved",
+                    "",
                 ) from error
         for slot, env in enumerate(self._envs):
             same = _equal(_get_row(self._now, slot), _get_row(state["observations"], slot))
@@ -225,7 +226,8 @@ class EnvListSlots:
                     f"slot {slot}: replaying the actions of its episode led to a different "
                     f"state; {env} depends on more than np_random and these actions, such as on "
                     "earlier episodes, or is a different version, or has other arguments; use the "
-                    "version and the arguments with which the state was saved"
+                    "version and the arguments with which the state was saved",
+                    "",
                 )
         for stream, its_state in zip(self._streams, state.get("streams", ()), strict=True):
             stream.bit_generator.state = its_state
@@ -395,7 +397,8 @@ class VectorEnvSlots:
         if not _equal(self._observations.pack(env.state.T), state["observations"]):
             raise InvalidInputError(
                 f"{env}: the saved state leads to a different observation; use the same version of "
-                "the environment"
+                "the environment",
+                "",
             )
 
     def reset(self, mask: np.ndarray | None = None) -> Values:
@@ -629,7 +632,7 @@ def read_step(result: Any) -> tuple[Any, np.ndarray, bool, bool, Mapping[str, An
     seen, reward, terminated, truncated, info = result
     array = make_array(reward)
     if array is None or array.ndim > 1 or not array.size or array.dtype.kind not in "biuf":
-        raise InvalidInputError(f"rewards: expected a number, got {reward!r:.100}", "rewards")
+        raise InvalidInputError(f"rewards: expected a number, got {reward!r:.100}")
     return (
         seen,
         array.reshape(-1).astype(np.float64),
@@ -644,7 +647,7 @@ def _read_flag(name: str, value: Any) -> bool:
         return bool(value)
     array = make_array(value)
     if array is None or array.size != 1 or array.dtype.kind not in "biu":
-        raise InvalidInputError(f"{name}: expected True or False, got {value!r:.100}", name)
+        raise InvalidInputError(f"{name}: expected True or False, got {value!r:.100}")
     return bool(array.item())
 
 
@@ -698,8 +701,7 @@ def join_rewards(earned: Mapping[int, np.ndarray], slots: int) -> np.ndarray:
     if len(sizes) > 1:
         raise InvalidInputError(
             f"rewards: {', '.join(f'{len(row)} in slot {slot}' for slot, row in earned.items())}, "
-            "expected equally many of all slots",
-            "rewards",
+            "expected equally many of all slots"
         )
     rewards = np.zeros((slots, *sizes))
     for slot, row in earned.items():
@@ -734,9 +736,7 @@ def _read_rewards(rewards: Any, slots: int) -> np.ndarray:
         came = "lists of different lengths"
         if array is not None:
             came = f"{array.dtype} {list(array.shape)}"
-        raise InvalidInputError(
-            f"rewards: expected numbers of shape [{slots}], got {came}", "rewards"
-        )
+        raise InvalidInputError(f"rewards: expected numbers of shape [{slots}], got {came}")
     return array.astype(np.float64)
 
 
@@ -840,7 +840,8 @@ def _set_generator(env: gym.Env | VectorEnv, state: Any) -> None:
         raise InvalidInputError(
             f"{env}: the saved state of its random generator does not fit the generator that it "
             f"has now ({type(error).__name__}: {error!s:.200}); use the same version of the "
-            "environment"
+            "environment",
+            "",
         ) from None
 
 
@@ -860,7 +861,8 @@ def _validate_keys(state: Mapping[str, Any], keys: Sequence[str]) -> None:
             f"saved state has {', '.join(map(str, state))[:200] or 'nothing'}, expected "
             f"{', '.join(keys)}: the environments were made in another form (single, vectorised, "
             "vectorised with one slot each, or with seed_resets); use the arguments with which it "
-            "was saved"
+            "was saved",
+            "",
         )
 
 

@@ -28,6 +28,9 @@ class ObservationHistory:
     Masks of legal actions are returned as they are. Returned arrays never change and are read-only:
     the newest are also the memory. Not
     thread-safe.
+
+    Attributes:
+      length: number of observations that are joined.
     """
 
     def __init__(self, length: int, slots: int):
@@ -43,15 +46,10 @@ class ObservationHistory:
         for name, value in (("length", length), ("slots", slots)):
             if value < 1:
                 raise ConfigError(f"ObservationHistory: {name} is {value}, expected 1 or more")
-        self._length = length
+        self.length = length
         self._slots = slots
         # Name -> [k, ..., length * d], as returned last; empty before the first observation.
         self._joined: dict[str, np.ndarray] = {}
-
-    @property
-    def length(self) -> int:
-        """Number of observations that are joined."""
-        return self._length
 
     def add(self, observations: Arrays, began: np.ndarray | None = None) -> dict[str, np.ndarray]:
         """Adds the newest observations and returns each joined with those before it.
@@ -74,11 +72,11 @@ class ObservationHistory:
         for name, newest in observations.items():
             if first:
                 self._validate(name, newest)
-                joined[name] = _fill(newest, self._length)
+                joined[name] = _fill(newest, self.length)
             else:
                 joined[name] = _append(self._joined[name], newest)
                 if began is not None:
-                    joined[name][began] = _fill(newest[began], self._length)
+                    joined[name][began] = _fill(newest[began], self.length)
             joined[name].flags.writeable = False
         self._joined = joined
         return {**joined, **masks}

@@ -85,6 +85,5 @@ def read_vector(
 def _make_error(field: str, came: str, num_bytes: int) -> InvalidInputError:
     return InvalidInputError(
         f"{field}: received {came}, expected {num_bytes}; send as many bytes after a header as it "
-        "says, and run the same version of relaax_like with the same settings on both ends",
-        field,
+        "says, and run the same version of relaax_like with the same settings on both ends"
     )

@@ -136,7 +136,7 @@ class BufferingClient(ParameterServerClient):
     def increment_global_t(self, n: int = 1) -> int:
         """Counts steps; see `ParameterServerClient`, also for errors."""
         if not 0 <= n <= MAX_ENV_STEPS:
-            raise InvalidInputError(f"n: {n} environment steps, expected 0 to 2^40", "n")
+            raise InvalidInputError(f"n: {n} environment steps, expected 0 to 2^40")
         now = time.monotonic()
         if not self._env_steps:
             # Not since the newest push: steps that are followed by a gradient are sent with it.

@@ -54,8 +54,7 @@ class ClientView(ParameterServerClient):
                 raise InvalidInputError(
                     f"{name}: the run has no such variable; its first variables are "
                     f"{', '.join(list(places)[:8])}; start the run from the initial values of the "
-                    "same algorithm folder",
-                    name,
+                    "same algorithm folder"
                 )
         self._places = [places[name] for name in names]
         self._own = own = [segments[p] for p in self._places if segments[p].kind == TRAINABLE]
@@ -66,8 +65,7 @@ class ClientView(ParameterServerClient):
                 raise InvalidInputError(
                     f"{segment.name}: in the same variable group as the task's {own[0].name}, "
                     "but not a variable of the task, so that a gradient would change it; "
-                    "start the run from initial values that give each task its own groups",
-                    segment.name,
+                    "start the run from initial values that give each task its own groups"
                 )
         # Groups of a push -> their names in the run, and the source of each of its arrays.
         self._layouts: dict[tuple[str, ...], tuple[tuple[str, ...], list[int]]] = {}
@@ -163,8 +161,7 @@ class ClientView(ParameterServerClient):
                 cure = "name one of them, or leave" if known else "leave"
                 raise InvalidInputError(
                     f"groups: unknown variable group {name[:60]!r}; this task has "
-                    f"{', '.join(known) or 'no groups'}; {cure} groups empty for all",
-                    "groups",
+                    f"{', '.join(known) or 'no groups'}; {cure} groups empty for all"
                 )
         own = [
             segment

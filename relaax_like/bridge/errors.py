@@ -75,8 +75,7 @@ def validate_format(came: int, ours: int, client: str, server: str) -> None:
     if came != ours:
         raise InvalidInputError(
             f"format: the {client} speaks format {came} of this protocol, the {server} format "
-            f"{ours}; run the same version of relaax_like on both",
-            "format",
+            f"{ours}; run the same version of relaax_like on both"
         )
 
 
@@ -100,8 +99,7 @@ def validate_hello(hello: Any, ours: int, manifest: Manifest, **longest: int) ->
         raise InvalidInputError(
             f"fingerprint: {hello.fingerprint:08x}, expected {manifest.fingerprint:08x}; the "
             "learner has another model than this run, so start both with the same algorithm folder "
-            "and settings",
-            "fingerprint",
+            "and settings"
         )
 
 
@@ -114,8 +112,7 @@ def validate_text(field: str, text: str, longest: int) -> None:
     if not 1 <= len(text) <= longest or not text.isprintable():
         raise InvalidInputError(
             f"{field}: {text[:60]!r} of length {len(text)}, expected 1 to {longest} printable "
-            "characters",
-            field,
+            "characters"
         )
 
 
@@ -150,7 +147,7 @@ def to_exception(error: grpc.RpcError, address: str, server: str = PARAMETER_SER
     code, details = error.code(), error.details()
     if code is grpc.StatusCode.INVALID_ARGUMENT:
         refused = f"{server} at {address} refused the request as invalid, without a reason"
-        return InvalidInputError(details or f"{refused}; check the address")
+        return InvalidInputError(details or f"{refused}; check the address", "")
     if code is grpc.StatusCode.FAILED_PRECONDITION:
         return LeasedError(f"{server} at {address} refused: {details}")
     if code in _NOT_ALLOWED:

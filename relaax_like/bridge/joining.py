@@ -88,8 +88,7 @@ class GroupServicer:
         if not 1 <= header.kind <= len(GROUP_KINDS):
             raise InvalidInputError(
                 f"kind: {header.kind}, expected 1 to {len(GROUP_KINDS)}; run the same version of "
-                "relaax_like on both ends",
-                "kind",
+                "relaax_like on both ends"
             )
         for field, number, most, what in (
             ("sums", len(header.sums), _MAX_SUMS, "numbers"),
@@ -99,7 +98,7 @@ class GroupServicer:
             ("units", header.units, _MAX_UNITS, "rows or slots"),
         ):
             if number > most:
-                raise InvalidInputError(f"{field}: {number} {what}, expected at most {most}", field)
+                raise InvalidInputError(f"{field}: {number} {what}, expected at most {most}")
         kind, gradient = GROUP_KINDS[header.kind - 1], None
         layout = self._backend.manifest.select_groups(tuple(header.groups))
         expected = layout.gradient_bytes if kind == "step" else 0
@@ -107,8 +106,7 @@ class GroupServicer:
             raise InvalidInputError(
                 f"gradient_bytes: {header.gradient_bytes}, expected {expected} in a request of "
                 f"kind {kind}{' for these groups' if header.groups else ''}; run the same version "
-                "of relaax_like on both ends",
-                "gradient_bytes",
+                "of relaax_like on both ends"
             )
         if expected and chunks.fits_one(expected):
             gradient = chunks.read_vector(iter(()), expected, "gradient", header.gradient)

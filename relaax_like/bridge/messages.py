@@ -357,17 +357,14 @@ def messages_to_ranges(messages: Sequence[pb.ByteRange], manifest: Manifest) -> 
         beyond the values.
     """
     if len(messages) > MAX_RANGES:
-        raise InvalidInputError(
-            f"ranges: {len(messages)}, but at most {MAX_RANGES} are allowed", "ranges"
-        )
+        raise InvalidInputError(f"ranges: {len(messages)}, but at most {MAX_RANGES} are allowed")
     ranges, end = [], 0
     for message in messages:
         start, stop = message.offset, message.offset + message.length
         if not end <= start < stop <= manifest.total_bytes:
             raise InvalidInputError(
                 f"ranges: bytes {start} to {stop}, expected at least one byte between {end} and "
-                f"{manifest.total_bytes}; send ranges in ascending order, without overlap",
-                "ranges",
+                f"{manifest.total_bytes}; send ranges in ascending order, without overlap"
             )
         ranges.append(slice(start, stop))
         end = stop

@@ -61,8 +61,7 @@ def unpack_scalars(
     if len(request.scalars) > MAX_POINTS:
         raise InvalidInputError(
             f"scalars: {len(request.scalars)} points, but at most {MAX_POINTS} are allowed; "
-            "send several requests",
-            "scalars",
+            "send several requests"
         )
     newest = float(request.global_t) or None
     points = [(s.name, s.y, s.x if s.HasField("x") else newest) for s in request.scalars]

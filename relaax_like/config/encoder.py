@@ -204,8 +204,7 @@ class EncoderConfig(AlgorithmConfig):
             raise InvalidInputError(
                 f"action_spaces: got {describe_leaves(action_spaces)}; {self._own_name} needs "
                 f"{self.needed_action} named {ACTION!r}; choose another algorithm for other "
-                "actions",
-                "action_spaces",
+                "actions"
             )
         return keys | actions
 

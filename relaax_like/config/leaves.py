@@ -145,8 +145,7 @@ class LeafConfig(Settings):
         if not value:
             raise InvalidInputError(
                 f"{cls.role}_spaces: leaf {leaf!r} has shape {list(space.shape)}, so it has no "
-                f"{cls.parts}; wrap the environment to remove the leaf, or to add {cls.parts}",
-                f"{cls.role}_spaces",
+                f"{cls.parts}; wrap the environment to remove the leaf, or to add {cls.parts}"
             )
         return key, value
 
@@ -239,8 +238,7 @@ class ObservationConfig(LeafConfig):
             raise InvalidInputError(
                 f"observation_spaces: leaf {leaf!r}, a {type(space).__name__}, has an integer of "
                 f"{most} values, but at most {MAX_VALUES} can become a one-hot vector; wrap the "
-                "environment so that the leaf is a Box",
-                "observation_spaces",
+                "environment so that the leaf is a Box"
             )
         return key, value
 
@@ -294,8 +292,7 @@ class ActionConfig(LeafConfig):
         if value == 1 and key == "num":
             raise InvalidInputError(
                 f"action_spaces: leaf {leaf!r} is a Discrete of 1 action, expected 2 or more to "
-                "choose from; wrap the environment to remove the leaf, or to add actions",
-                "action_spaces",
+                "choose from; wrap the environment to remove the leaf, or to add actions"
             )
         return key, value
 

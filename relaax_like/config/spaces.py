@@ -56,8 +56,7 @@ def validate_run_spaces(config: Any, observation_spaces: Spaces, action_spaces: 
             came = "no such action" if space is None else space.describe()
             raise InvalidInputError(
                 f"action_spaces: algorithm.masks has {leaf!r} with {show_number(sizes)} choices, "
-                f"but the environment has {came}; correct or remove the key",
-                "action_spaces",
+                f"but the environment has {came}; correct or remove the key"
             )
 
 
@@ -83,8 +82,7 @@ def validate_discrete(spaces: Spaces, num_actions: int) -> None:
     if not isinstance(space, Discrete) or space.start:
         raise InvalidInputError(
             f"action_spaces: leaf {ACTION!r} is {space.describe()}, but this algorithm counts "
-            "actions from 0; wrap the environment",
-            "action_spaces",
+            "actions from 0; wrap the environment"
         )
 
 
@@ -132,8 +130,7 @@ def _validate_leaf(spaces: Spaces, leaf: str, own: LeafConfig, key: str, listed:
             f"{own.role}_spaces: got {describe_leaves(spaces)}, but {want} named {leaf!r}; remove "
             f"{key}{others} to use the environment's {own.role}s, or list its leaves in "
             f"algorithm.{own.role}s, if the algorithm has that key, or wrap the environment"
-            f"{_name_wrapper(own, spaces)}",
-            f"{own.role}_spaces",
+            f"{_name_wrapper(own, spaces)}"
         )
     if value != own.value:
         own.describe(leaf, spaces[leaf])  # refuses what no setting can describe
@@ -143,8 +140,7 @@ def _validate_leaf(spaces: Spaces, leaf: str, own: LeafConfig, key: str, listed:
             cure = f"set it to {show_number(value)}"
             cure += " if that is [height, width, channels], or else wrap the environment" * is_image
         raise InvalidInputError(
-            f"{own.role}_spaces: leaf {leaf!r} is a {spaces[leaf].describe()}, but {want}; {cure}",
-            f"{own.role}_spaces",
+            f"{own.role}_spaces: leaf {leaf!r} is a {spaces[leaf].describe()}, but {want}; {cure}"
         )
 
 
@@ -154,16 +150,14 @@ def _validate_names(spaces: Spaces, leaves: Mapping[str, LeafConfig]) -> None:
     if missing := sorted(leaves.keys() - spaces.keys()):
         raise InvalidInputError(
             f"{field}: {key} names {_join_names(missing)}, but the environment only has "
-            f"{describe_leaves(spaces)}; correct the names",
-            field,
+            f"{describe_leaves(spaces)}; correct the names"
         )
     if unread := sorted(spaces.keys() - leaves.keys()):
         raise InvalidInputError(
             f"{field}: the environment has {_join_names(unread)}, not listed in {key}, which only "
             f"has {_join_names(sorted(leaves))}; for a new run, list all leaves there, or remove "
             f"it to use the environment's; a run that has begun keeps its {role}s, so wrap the "
-            "environment",
-            field,
+            "environment"
         )
 
 
@@ -181,8 +175,7 @@ def _validate_bounds(space: Space, want: Space, prefix: str) -> None:
             raise InvalidInputError(
                 f"action_spaces: {name} is {flat[at]} in component {at}, but {prefix}{name} is "
                 f"{bound[at]} there; set it to the environment's bound, or, if the algorithm has "
-                f"the key bounded, set that to false and remove {prefix}low and {prefix}high",
-                "action_spaces",
+                f"the key bounded, set that to false and remove {prefix}low and {prefix}high"
             )
 
 
@@ -286,8 +279,7 @@ def _describe_bounds(space: Space) -> dict[str, Any]:
             raise InvalidInputError(
                 f"action_spaces: {name} is {value} in component {at} of the environment's action, "
                 "but this algorithm needs finite bounds; set algorithm.action_low and "
-                "algorithm.action_high, or algorithm.bounded: false, if the algorithm has that key",
-                "action_spaces",
+                "algorithm.action_high, or algorithm.bounded: false, if the algorithm has that key"
             )
         keys[f"action_{name}"] = numbers.tolist()
     return keys

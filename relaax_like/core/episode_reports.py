@@ -55,8 +55,7 @@ def read_reports(header: Any, limit: int = MAX_EPISODES) -> tuple[EpisodeReport,
     if number > limit:
         raise InvalidInputError(
             f"episodes: {number} episodes and players, but at most {limit} are allowed in one "
-            "message; send several messages",
-            "episodes",
+            "message; send several messages"
         )
     players = [Playing(p.name, p.slots, p.env_steps, p.unlearned_steps) for p in header.players]
     return (

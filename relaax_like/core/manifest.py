@@ -183,9 +183,7 @@ class Manifest:
         names = frozenset(groups)
         if len(names) < len(groups):
             twice = collections.Counter(groups).most_common(1)[0][0]
-            raise InvalidInputError(
-                f"groups: duplicate name {twice[:60]!r}; name each group once", "groups"
-            )
+            raise InvalidInputError(f"groups: duplicate name {twice[:60]!r}; name each group once")
         return _select_groups(self, names)
 
     def find_ranges(self, names: Collection[str]) -> tuple[slice, ...]:
@@ -200,8 +198,7 @@ class Manifest:
         if unknown:
             raise InvalidInputError(
                 f"values: unknown variable {unknown[0][:60]!r}; use the same algorithm folder for "
-                "client and server",
-                "values",
+                "client and server"
             )
         ranges: list[slice] = []
         is_open = False  # the newest range can be extended
@@ -242,8 +239,7 @@ class Manifest:
             names = _join_names([segment.name for segment in segments])
             raise InvalidInputError(
                 f"{what}: received {len(arrays)}, expected {len(segments)}, one for each {each}"
-                f"{f': {names}' if names else ''}",
-                what,
+                f"{f': {names}' if names else ''}"
             )
         flat = out
         if flat is None:
@@ -253,8 +249,7 @@ class Manifest:
             if array.shape != segment.shape or array.dtype != DTYPES[segment.dtype]:
                 raise InvalidInputError(
                     f"{segment.name}: expected {segment.dtype} {list(segment.shape)}, got "
-                    f"{array.dtype} {list(array.shape)}",
-                    segment.name,
+                    f"{array.dtype} {list(array.shape)}"
                 )
             self._view(flat, segment)[...] = array
         return flat
@@ -294,16 +289,14 @@ class Manifest:
             )
         if not 0 < moments.count <= _MAX_COUNT:
             raise InvalidInputError(
-                f"{name}.count: {moments.count}, expected more than 0 and at most 2^40 rows",
-                f"{name}.count",
+                f"{name}.count: {moments.count}, expected more than 0 and at most 2^40 rows"
             )
         parts = [np.asarray(part) for part in (moments.count, moments.mean, moments.m2)]
         for segment, part in zip(segments[1:], parts[1:], strict=True):
             if part.shape != segment.shape or part.dtype != np.float64:
                 raise InvalidInputError(
                     f"{segment.name}: expected float64 {list(segment.shape)}, got {part.dtype} "
-                    f"{list(part.shape)}",
-                    segment.name,
+                    f"{list(part.shape)}"
                 )
         _validate_ranges(segments, parts, _MAX_DELTA, "check the measured values, or clip them")
 
@@ -337,8 +330,7 @@ def _select_groups(manifest: Manifest, groups: frozenset[str]) -> Manifest:
             f"groups: unknown variable group {name[:60]!r}; this run has "
             f"{_join_names(list(known)) or 'no groups'}; "
             f"{'name one of them, or ' if known else ''}use the same algorithm folder for client "
-            "and server",
-            "groups",
+            "and server"
         )
     segments, end = [], 0
     for segment in manifest.trainable:
@@ -373,8 +365,7 @@ def _validate_ranges(
         if wrong.any():
             raise InvalidInputError(
                 f"{segment.name}: {array[wrong][0]:g}, expected numbers from {low:g} to "
-                f"{high:g}; {cure}",
-                segment.name,
+                f"{high:g}; {cure}"
             )
 
 
@@ -388,15 +379,13 @@ def _find_statistics(segments: Iterable[Segment]) -> dict[str, StatisticSegments
     if len(statistics) > MAX_STATISTICS:
         raise InvalidInputError(
             f"statistics: {len(statistics)} running statistics, but at most {MAX_STATISTICS} are "
-            "supported; combine several inputs into one, or normalise fewer of them",
-            "statistics",
+            "supported; combine several inputs into one, or normalise fewer of them"
         )
     num_bytes = sum(segment.num_bytes for found in statistics.values() for segment in found)
     if num_bytes > MAX_STATISTIC_BYTES:
         raise InvalidInputError(
             f"statistics: the running statistics have {num_bytes} bytes together, but at most "
-            f"{MAX_STATISTIC_BYTES} fit into a push; normalise fewer or smaller inputs",
-            "statistics",
+            f"{MAX_STATISTIC_BYTES} fit into a push; normalise fewer or smaller inputs"
         )
     return statistics
 
@@ -417,8 +406,7 @@ def _make_statistic(name: str, parts: Mapping[str, Segment]) -> StatisticSegment
         if (segment.dtype, segment.shape) != ("float64", shape):
             raise InvalidInputError(
                 f"{segment.name}: {segment.dtype} {list(segment.shape)}, expected float64 "
-                f"{list(shape)}",
-                segment.name,
+                f"{list(shape)}"
             )
     return parts["count"], parts["mean"], parts["m2"]
 
@@ -471,20 +459,18 @@ def _validate_variables(variables: Sequence[Variable]) -> None:
                 name,
             )
         if name in seen:
-            raise InvalidInputError(f"{name}: duplicate variable name; rename one of them", name)
+            raise InvalidInputError(f"{name}: duplicate variable name; rename one of them")
         seen.add(name)
         if variable.kind not in _KINDS:
             raise InvalidInputError(
-                f"{name}: kind {variable.kind!r}, expected one of {', '.join(_KINDS)}", name
+                f"{name}: kind {variable.kind!r}, expected one of {', '.join(_KINDS)}"
             )
         if value.dtype.name not in DTYPES:
             raise InvalidInputError(
-                f"{name}: dtype {value.dtype}, expected one of {', '.join(DTYPES)}", name
+                f"{name}: dtype {value.dtype}, expected one of {', '.join(DTYPES)}"
             )
         if variable.kind == TRAINABLE and value.dtype != np.float32:
-            raise InvalidInputError(
-                f"{name}: trainable, but of dtype {value.dtype}; use float32", name
-            )
+            raise InvalidInputError(f"{name}: trainable, but of dtype {value.dtype}; use float32")
 
 
 def manifest_to_message(manifest: Manifest) -> pb.Manifest:

@@ -292,8 +292,7 @@ class Buffer:
         if not len(chosen) or len(wrong):
             given = wrong[0] if len(wrong) else "empty"
             raise InvalidInputError(
-                f"trajectories: {given}, expected at least one index, each from 0 to {number - 1}",
-                "trajectories",
+                f"trajectories: {given}, expected at least one index, each from 0 to {number - 1}"
             )
         return self._pad(chosen, self._compute_advantages())
 

@@ -319,8 +319,7 @@ class Collector:
         if self._latest is None:
             raise InvalidInputError(
                 "policy_data: handle_data_after_learn was called before any training data was "
-                "taken; call get_training_data first",
-                "policy_data",
+                "taken; call get_training_data first"
             )
         self.data_handler.after_learn(self._latest, policy_data)
 

@@ -320,14 +320,12 @@ def _validate(rollout: Rollout) -> Layout:
     if rollout.starts is None:
         raise InvalidInputError(
             "starts: missing, expected [k, 3] int64, because the plan Episodes separates episodes "
-            "by them; send them with each rollout, see `Rollout.starts`",
-            "starts",
+            "by them; send them with each rollout, see `Rollout.starts`"
         )
     if rollout.starts.shape != (rollout.next_alive.shape[1], 3):
         raise InvalidInputError(
             f"starts: shape {list(rollout.starts.shape)}, expected "
-            f"[{rollout.next_alive.shape[1]}, 3], see `Rollout.starts`",
-            "starts",
+            f"[{rollout.next_alive.shape[1]}, 3], see `Rollout.starts`"
         )
     return layout
 

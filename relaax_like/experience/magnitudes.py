@@ -49,4 +49,4 @@ def validate_rollout(rollout: Rollout) -> None:
         if index is not None:
             axis = "row" if field.startswith("history") else "step"
             where = f"{float(array[index]):g} at {axis} {index[0]} of slot {index[1]}"
-            raise InvalidInputError(f"{field}: {where}; {EXPECTED}", field)
+            raise InvalidInputError(f"{field}: {where}; {EXPECTED}")

@@ -108,6 +108,7 @@ class RolloutBuffer:
     Attributes:
       env_steps: number of steps that slots have taken in the unfinished rollout.
       newest_env_steps: the same for the newest complete rollout, including overridden steps.
+      length: number of complete rows of the unfinished rollout, including one that is repeated.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class RolloutBuffer:
         self._slots = slots = len(agents)
         # Start of the unfinished rollout; see `Rollout.starts`.
         self._starts = np.stack([agents, *np.zeros((2, slots), np.int64)], 1)
-        self._length = 0
+        self.length = 0
         self._waiting = False
         self._inputs: dict[str, np.ndarray] = {}
         self._joined: dict[str, int] = {}
@@ -137,11 +138,6 @@ class RolloutBuffer:
         # None while no slot was absent and no action was overridden.
         self._holes: _Holes | None = None
         self._states_before: Arrays = {}  # of the newest row
-
-    @property
-    def length(self) -> int:
-        """Number of complete rows of the unfinished rollout, including one that is repeated."""
-        return self._length
 
     def add_actions(
         self,
@@ -170,10 +166,10 @@ class RolloutBuffer:
         if self._overlap:
             copies = [{k: np.array(a) for k, a in part.items()} for part in (inputs, actions)]
             self._newest = (*copies, np.array(log_prob), states, version, joined)
-            if not self._length:
+            if not self.length:
                 # The row before the first one: it has ended.
                 self._put_first(np.full(self._slots, TERMINATED, np.float32), None)
-        t = self._length
+        t = self.length
         if t == 0:
             self._joined = dict(joined or {})
             self._history = {n: _split(inputs[n], number) for n, number in self._joined.items()}
@@ -223,7 +219,7 @@ class RolloutBuffer:
           The rollout if this was its last step, else None.
         """
         assert self._waiting, "an outcome without a preceding add_actions"
-        t = self._length
+        t = self.length
         if t == 0 or not len(self._rewards):
             self._rewards = np.zeros((self._steps, *rewards.shape), np.float32)
         self._rewards[t], self._next_alive[t] = rewards, next_alive
@@ -239,9 +235,9 @@ class RolloutBuffer:
             self._holes = self._make_holes()
         if self._holes is not None:
             self._add_outcome_with_holes(self._holes, rewards, next_alive, finals, executed)
-        self._length = t + 1
+        self.length = t + 1
         self._waiting = False
-        if self._length < self._steps and not is_due:
+        if self.length < self._steps and not is_due:
             return None
         return self._take(next_inputs, absent_next)
 
@@ -250,7 +246,7 @@ class RolloutBuffer:
 
         All slots must have been present, and their actions must not have been overridden.
         """
-        holes, length = self._holes, self._length
+        holes, length = self._holes, self.length
         is_present = holes is None or (not holes.absent.any() and holes.carried is None)
         assert is_present, "environments of this process are always present"
         stop = length + self._waiting
@@ -287,7 +283,7 @@ class RolloutBuffer:
         )
         self._rewards = np.empty((self._steps, *rewards.shape[1:]), np.float32)
         self._newest = tuple(state["newest"])
-        length = self._length = len(state["next_alive"])
+        length = self.length = len(state["next_alive"])
         stop = len(state["log_prob"])
         self._waiting = stop > length
         for name, array in inputs.items():
@@ -310,7 +306,7 @@ class RolloutBuffer:
 
     def discard(self) -> int:
         """Discards the unfinished rollout; returns its number of complete steps per slot."""
-        length, self._length, self._waiting = self._length, 0, False
+        length, self.length, self._waiting = self.length, 0, False
         self._followers = []
         self._holes = None
         self.env_steps = 0
@@ -335,7 +331,7 @@ class RolloutBuffer:
         if rewards is not None:
             self._rewards = np.empty((self._steps, *rewards.shape), np.float32)
             self._rewards[0] = rewards
-        self._length = 1
+        self.length = 1
 
     def _allocate(self, inputs: Arrays, actions: Arrays) -> None:
         steps, slots = self._steps, self._slots
@@ -357,7 +353,7 @@ class RolloutBuffer:
         }
 
     def _take(self, next_inputs: Arrays, absent_next: np.ndarray | None) -> Rollout:
-        next_inputs, length = self._cut(next_inputs), self._length
+        next_inputs, length = self._cut(next_inputs), self.length
         for name, array in self._inputs.items():
             array[length] = next_inputs.get(name, array[length - 1])
         if self._holes is None and (absent_next is not None or length < self._steps):
@@ -385,7 +381,7 @@ class RolloutBuffer:
             self._holes = self._holes.make_next()
         self._starts = find_next_starts(self._starts, self._next_alive[: length - self._overlap])
         self._inputs = {}
-        self._length = 0
+        self.length = 0
         if self._overlap:
             finals = [(0, slots, x) for t, slots, x in self._followers if t == length - 1]
             self._put_first(rollout.next_alive[-1], rollout.rewards[-1])
@@ -405,7 +401,7 @@ class RolloutBuffer:
 
     def _make_holes(self) -> "_Holes":
         """Returns the holes of a rollout that had none so far."""
-        t = self._length
+        t = self.length
         last_rows = np.full(self._slots, -1)
         if t:
             last_rows[self._next_alive[t - 1] == ALIVE] = t - 1
@@ -414,7 +410,7 @@ class RolloutBuffer:
 
     def _note_absent(self, holes: "_Holes", absent: np.ndarray) -> None:
         """Records the slots that are absent from the row that `add_actions` has just stored."""
-        t = self._length
+        t = self.length
         holes.absent = absent
         holes.valid[t] = ~absent
         if t == 0 and holes.carried is not None:
@@ -449,7 +445,7 @@ class RolloutBuffer:
         finals: Arrays,
         executed: Executed | None,
     ) -> None:
-        t, absent, last_rows = self._length, holes.absent, holes.last_rows
+        t, absent, last_rows = self.length, holes.absent, holes.last_rows
         ended = next_alive != ALIVE
         self.env_steps -= int(absent.sum())
         if absent.any():
@@ -478,7 +474,7 @@ class RolloutBuffer:
 
     def _put_executed(self, actions: Arrays, overridden: np.ndarray) -> None:
         """Replaces actions of the current row that were overridden by those that were executed."""
-        t = self._length
+        t = self.length
         for name, array in actions.items():
             self._actions[name][t, overridden] = array[overridden]
         self._log_prob[t, overridden] = 0.0
@@ -487,7 +483,7 @@ class RolloutBuffer:
         self, holes: "_Holes", actions: Arrays, overridden: np.ndarray
     ) -> np.ndarray:
         """Stores the actions that were executed; returns the slots whose trace is cut."""
-        t = self._length
+        t = self.length
         self._put_executed(actions, overridden)
         if self._overridden == "only":
             holes.valid[t] = overridden
@@ -507,7 +503,7 @@ class RolloutBuffer:
 
     def _fill_rest(self, holes: "_Holes") -> None:
         """Makes the missing rows of a rollout holes."""
-        length = self._length
+        length = self.length
         holes.valid[length:] = False
         self._versions[length:] = self._versions[length - 1]
         self._next_alive[length:] = ALIVE

@@ -50,8 +50,7 @@ class DamagedFileError(InvalidInputError):
     def __init__(self, path: Path, reason: str):
         super().__init__(
             f"{path}: no trajectories, or they cannot be read ({reason}); leave this recording "
-            "out, or record or download it again",
-            str(path),
+            "out, or record or download it again"
         )
         self.path = path
         self.reason = reason

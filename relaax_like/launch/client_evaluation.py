@@ -35,6 +35,9 @@ class ClientEpisodes:
 
     Args:
       wanted: number of episodes.
+
+    Attributes:
+      taken: the episodes to evaluate, round by round; [] until there are enough.
     """
 
     def __init__(self, wanted: int):
@@ -44,7 +47,7 @@ class ClientEpisodes:
         # Session -> episodes of each slot.
         self._open: dict[str, list[list[EndedEpisode]]] = {}
         self._left: list[list[EndedEpisode]] = []
-        self._taken: list[EndedEpisode] = []
+        self.taken: list[EndedEpisode] = []
 
     def watch(self, session: Session) -> None:
         """Collects the episodes of a new session, and ends it when there are enough."""
@@ -88,20 +91,15 @@ class ClientEpisodes:
                 patience.check()
 
     @property
-    def taken(self) -> list[EndedEpisode]:
-        """The episodes to evaluate, round by round; [] until there are enough."""
-        return self._taken
-
-    @property
     def count(self) -> int:
         """Number of episodes that count so far."""
         with self._lock:
             return len(self._list_rounds())
 
     def _look(self) -> None:
-        rounds = [] if self._taken else self._list_rounds()
+        rounds = [] if self.taken else self._list_rounds()
         if len(rounds) >= self._wanted:
-            self._taken = rounds[: self._wanted]
+            self.taken = rounds[: self._wanted]
 
     def _list_rounds(self) -> list[EndedEpisode]:
         playing = [own for slots in self._open.values() for own in slots]

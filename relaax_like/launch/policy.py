@@ -119,8 +119,7 @@ class Policy(Closing):
         if mask.shape != self._ended.shape:
             raise InvalidInputError(
                 f"ended: shape {list(mask.shape)}, expected {list(self._ended.shape)}, one entry "
-                "per observation of the newest batch",
-                "ended",
+                "per observation of the newest batch"
             )
         self._ended = self._ended | mask
 
@@ -164,8 +163,7 @@ class Policy(Closing):
             if leaf not in self._masks or name not in spaces:
                 raise InvalidInputError(
                     f"mask: of {leaf!r:.60}, but the run was trained with masks of "
-                    f"{sorted(self._masks) or 'no action'}; omit it",
-                    "mask",
+                    f"{sorted(self._masks) or 'no action'}; omit it"
                 )
             array = np.asarray(flags)
             array = array.reshape(slots, -1) if array.size else array
@@ -208,8 +206,7 @@ class Policy(Closing):
         if agents.blocking and not greedy:
             raise InvalidInputError(
                 "greedy: False, but the algorithm's Agent always chooses the best actions; omit "
-                "greedy",
-                "greedy",
+                "greedy"
             )
         agents.observe(transition)
         decision, prediction = None, None

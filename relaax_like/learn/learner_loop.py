@@ -190,6 +190,7 @@ class LearnerLoop(Generic[SourceT]):
 
     Attributes:
       source: as the argument.
+      newest: the newest delivery, or newer counts without values; available after `load`.
 
     Args:
       source: provides iterations.
@@ -215,7 +216,7 @@ class LearnerLoop(Generic[SourceT]):
         self._means = None if metrics is None else Means(metrics)
         self._curves = curves
         self._records_times = records_times
-        self._newest = LearnerUpdate((), 0, 0, "", None)
+        self.newest = LearnerUpdate((), 0, 0, "", None)
         self._loaded = False
         self._learned_at = 0.0
 
@@ -223,11 +224,6 @@ class LearnerLoop(Generic[SourceT]):
     def iteration(self) -> int:
         """Number of the newest iteration, 0 before the first; see `Sink.number`."""
         return self._sink.number
-
-    @property
-    def newest(self) -> LearnerUpdate:
-        """The newest delivery, or newer counts without values; available after `load`."""
-        return self._newest
 
     def load(self) -> LearnerUpdate:
         """Continues with the newest values, calls the hooks of before_run, and returns the values.
@@ -281,7 +277,7 @@ class LearnerLoop(Generic[SourceT]):
                 on_turn(None)
                 continue
             try:
-                if self.source.has_rollouts(iteration) and not self._newest.finished:
+                if self.source.has_rollouts(iteration) and not self.newest.finished:
                     self._learn_from(iteration, on_turn)
                 else:
                     on_turn(self.count(iteration))
@@ -351,13 +347,13 @@ class LearnerLoop(Generic[SourceT]):
                 self._learner.call_hook("after_run")
 
     def _refresh(self) -> None:
-        update = self._sink.refresh(self._newest)
-        if update is not self._newest:
+        update = self._sink.refresh(self.newest)
+        if update is not self.newest:
             self._take(update)
 
     def _learn_from(self, iteration: Any, on_turn: OnTurn) -> LearnerUpdate:
         began = time.monotonic()
-        version = self._newest.version
+        version = self.newest.version
         with self._sink.lock:
             with tracing.span("update"), hold_gpu():  # other tasks learn in threads of their own
                 self._learner.train(iteration)
@@ -387,7 +383,7 @@ class LearnerLoop(Generic[SourceT]):
 
     def _take(self, update: LearnerUpdate) -> None:
         """Updates the counts to what was counted, which can differ from what was learned from."""
-        self._newest = update
+        self.newest = update
         self._learner.resume_from(self._sink.number, update.global_t)
 
     def _measure(self, began: float, env_steps: int) -> dict[str, float]:

@@ -91,14 +91,12 @@ def plan_cut(batch: Parts, leading_axes: int, minibatch_of: Unit) -> Cut:
     if minibatch_of == "rollouts" and leading_axes < 2:
         raise InvalidInputError(
             'minibatch_of: "rollouts", but the batch has no time axis; expected rollouts '
-            '[T, k, ...], or "steps"',
-            "minibatch_of",
+            '[T, k, ...], or "steps"'
         )
     if minibatch_of == "steps" and leading_axes > 1 and (batch["states"] or batch["next_states"]):
         raise InvalidInputError(
             'minibatch_of: "steps", but the memory of a rollout [T, k, ...] is only known at its '
-            'start; use "rollouts"',
-            "minibatch_of",
+            'start; use "rollouts"'
         )
     along = {"steps": 0, "rollouts": 1}[minibatch_of]
     memory = ("states", "next_states")
@@ -122,13 +120,12 @@ def validate_lengths(batch: Parts, cut: Cut, batch_size: int) -> int:
         if size != sizes[0]:
             what = "steps and slots" if cut.rows else "rows or slots"
             raise InvalidInputError(
-                f"{name}: {list(size)} {what}, expected {list(sizes[0])} like {names[0]}", name
+                f"{name}: {list(size)} {what}, expected {list(sizes[0])} like {names[0]}"
             )
     length = math.prod(sizes[0])
     if not 1 <= batch_size <= length:
         raise InvalidInputError(
-            f"batch_size: {batch_size}, expected 1 to {length} (the size of the batch)",
-            "batch_size",
+            f"batch_size: {batch_size}, expected 1 to {length} (the size of the batch)"
         )
     return length
 
@@ -155,17 +152,15 @@ def fit_draw(draw: Draw | None, batch: Parts, leading_axes: int) -> tuple[Draw, 
     batch_size = draw.batch_size or length
     count = length if draw.count is None else draw.count
     if draw.epochs < 1:
-        raise InvalidInputError(f"epochs: {draw.epochs}, expected 1 or more", "epochs")
+        raise InvalidInputError(f"epochs: {draw.epochs}, expected 1 or more")
     if draw.seed is None and length % batch_size:
         raise InvalidInputError(
             f"batch_size: {batch_size}, but the batch has {length} rows or sequences, expected a "
-            "multiple of batch_size",
-            "batch_size",
+            "multiple of batch_size"
         )
     if not batch_size <= count <= length:
         raise InvalidInputError(
-            f"count: {count}, expected {batch_size} (one minibatch) to {length} (the batch)",
-            "count",
+            f"count: {count}, expected {batch_size} (one minibatch) to {length} (the batch)"
         )
     return replace(draw, batch_size=batch_size, count=count), cut, length
 

@@ -57,8 +57,7 @@ class RolloutLayout:
         if alive.ndim != 2 or len(alive) != steps or not alive.shape[1]:
             raise InvalidInputError(
                 f"next_alive: shape {list(alive.shape)}, expected [{steps}, k] (steps of a "
-                "rollout, slots); do server and agents have the same algorithm settings?",
-                "next_alive",
+                "rollout, slots); do server and agents have the same algorithm settings?"
             )
         slots = alive.shape[1]
         both = (steps, slots)
@@ -149,8 +148,7 @@ def _select(field: str, arrays: Arrays, specs: _Specs, leading: tuple[int, ...])
             came = ", ".join(sorted(arrays))[:200] or "nothing"
             raise InvalidInputError(
                 f"{field}: {name} is missing, received {came}; do server and agents have the same "
-                "algorithm?",
-                field,
+                "algorithm?"
             )
         selected[name] = _conform(f"{field} {name}", arrays[name], (*leading, *shape), dtype)
     return selected
@@ -160,15 +158,13 @@ def _conform(field: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dt
     if array.shape != shape or not _fits(array.dtype, dtype):
         raise InvalidInputError(
             f"{field}: {array.dtype} of {list(array.shape)}, expected {dtype} of "
-            f"{list(shape)}; do server and agents have the same algorithm settings?",
-            field,
+            f"{list(shape)}; do server and agents have the same algorithm settings?"
         )
     if array.dtype.kind == "f" and not is_finite(array):
         first = tuple(np.argwhere(~np.isfinite(array))[0].tolist())
         raise InvalidInputError(
             f"{field}: {array[first]} at {list(first)}, expected finite numbers; check "
-            f"{_find_origin(field)}",
-            field,
+            f"{_find_origin(field)}"
         )
     came = array
     with np.errstate(over="ignore"):
@@ -182,8 +178,7 @@ def _conform(field: str, array: np.ndarray, shape: tuple[int, ...], dtype: np.dt
             raise InvalidInputError(
                 f"{field}: contains numbers up to {np.abs(came.astype(np.float64)).max():.0e}; the "
                 f"sum of all squares overflows {dtype}; make {_find_origin(field)} return smaller "
-                "numbers",
-                field,
+                "numbers"
             )
     return array
 
@@ -204,8 +199,7 @@ def _conform_alive(alive: np.ndarray) -> np.ndarray:
     if not known.all():
         raise InvalidInputError(
             f"next_alive: {alive[~known][0]}, expected 1 (continues), 0 (terminated) or -1 "
-            "(truncated)",
-            "next_alive",
+            "(truncated)"
         )
     return alive.astype(np.float32, copy=False)
 
@@ -215,12 +209,10 @@ def _conform_valid(valid: np.ndarray | None, shape: tuple[int, int]) -> np.ndarr
         return None
     if valid.shape != shape or valid.dtype != np.bool_:
         raise InvalidInputError(
-            f"valid: {valid.dtype} of {list(valid.shape)}, expected bool of {list(shape)}", "valid"
+            f"valid: {valid.dtype} of {list(valid.shape)}, expected bool of {list(shape)}"
         )
     if not valid.any():
-        raise InvalidInputError(
-            "valid: all False, expected a rollout with at least one valid row", "valid"
-        )
+        raise InvalidInputError("valid: all False, expected a rollout with at least one valid row")
     return None if valid.all() else valid
 
 
@@ -232,8 +224,7 @@ def _conform_starts(starts: np.ndarray | None, slots: int) -> np.ndarray | None:
     if wrong.any():
         raise InvalidInputError(
             f"starts: {starts[wrong][0].tolist()} (slot, episode, step), expected an episode and a "
-            "step of 0 or more",
-            "starts",
+            "step of 0 or more"
         )
     return starts
 

@@ -58,28 +58,24 @@ def bytes_to_rollout(data: np.ndarray) -> Rollout:
     try:
         message = learner_pb2.Rollout.FromString(data.tobytes())
     except DecodeError:
-        raise InvalidInputError("rollout: not a valid Rollout message", "rollout") from None
+        raise InvalidInputError("rollout: not a valid Rollout message") from None
     observed = (message.inputs, message.next_inputs, message.history)
     for arrays in (*observed, message.actions, message.states, message.extras):
         # Errors name arrays: a name of a megabyte must not be returned in an error.
         if len(arrays) > _MAX_ARRAYS:
             raise InvalidInputError(
-                f"rollout: {len(arrays)} arrays of one kind, expected at most {_MAX_ARRAYS}",
-                "rollout",
+                f"rollout: {len(arrays)} arrays of one kind, expected at most {_MAX_ARRAYS}"
             )
         longest = max(map(len, arrays), default=0)
         if longest > _MAX_NAME_LENGTH:
             raise InvalidInputError(
                 f"rollout: the name of an array has {longest} characters, expected at most "
-                f"{_MAX_NAME_LENGTH}",
-                "rollout",
+                f"{_MAX_NAME_LENGTH}"
             )
     whole = _read_all(message.inputs, "inputs")
     for name, array in whole.items():
         if not array.ndim:
-            raise InvalidInputError(
-                f"inputs {name}: expected an array [T + 1, ...], got a number", f"inputs {name}"
-            )
+            raise InvalidInputError(f"inputs {name}: expected an array [T + 1, ...], got a number")
     apart = _read_all(message.next_inputs, "next_inputs")
     return Rollout(
         inputs={name: array[:-1] for name, array in whole.items()},

@@ -219,8 +219,7 @@ def _find_places(owner: str, label: str, own: Manifest, run: Manifest) -> list[i
             there = "no such variable" if place is None else _describe(run.segments[place])
             raise InvalidInputError(
                 f"{name}: the run has {there}, expected {expected}; start "
-                "the run from the initial values of the same algorithm folder",
-                name,
+                "the run from the initial values of the same algorithm folder"
             )
         found.append(place)
     return found

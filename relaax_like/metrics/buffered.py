@@ -76,7 +76,7 @@ def validate_point(name: str, y: float, x: float | None, field: str = "metric") 
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME_LENGTH or not name.isprintable():
         shown = repr(name)[:60] + (f" of length {len(name)}" if isinstance(name, str) else "")
         raise InvalidInputError(
-            f"{field}: name {shown}, expected 1 to {MAX_NAME_LENGTH} printable characters", field
+            f"{field}: name {shown}, expected 1 to {MAX_NAME_LENGTH} printable characters"
         )
     if not math.isfinite(y):
         raise InvalidInputError(f"{field} {name!r}: y is {y}, expected a finite number", field)

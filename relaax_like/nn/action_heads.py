@@ -116,8 +116,7 @@ def make_policy(
             raise InvalidInputError(
                 f"parameters: last axis of length {parameters.shape[-1]}, expected {want} for a "
                 f"{type(space).__name__} of shape {list(space.shape)}; build the network with "
-                "num_parameters(...) outputs",
-                "parameters",
+                "num_parameters(...) outputs"
             )
     if isinstance(space, Discrete):
         return distributions.Categorical(parameters)

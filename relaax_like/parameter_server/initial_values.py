@@ -45,9 +45,7 @@ def save_variables(path: str | os.PathLike[str], variables: Iterable[Variable]) 
     variables = list(variables)
     make_manifest(variables)
     if any(variable.name == _METADATA for variable in variables):
-        raise InvalidInputError(
-            f"{_METADATA}: this variable name is reserved; rename the variable", _METADATA
-        )
+        raise InvalidInputError(f"{_METADATA}: this variable name is reserved; rename the variable")
     arrays = {variable.name: np.asarray(variable.value) for variable in variables}
     metadata = []
     for variable in variables:

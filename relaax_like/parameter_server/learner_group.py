@@ -405,8 +405,7 @@ def _find_different(requests: Sequence[GroupRequest]) -> dict[int, InvalidInputE
                 errors[index] = InvalidInputError(
                     f"{field}: this learner has {_show(field, value)}, but most learners (in a "
                     f"tie, the first one) have {_show(field, usual[field])}; start all learners "
-                    "with the same algorithm and settings",
-                    field,
+                    "with the same algorithm and settings"
                 )
                 break
     return errors

@@ -104,8 +104,7 @@ def validate_counts(counts: Publication | Counts) -> None:
     if not 0 <= counts.env_steps <= MAX_ENV_STEPS:
         raise InvalidInputError(
             f"env_steps: {counts.env_steps} from the learner, expected an integer in 0..2^40; "
-            "update the learner",
-            "env_steps",
+            "update the learner"
         )
     validate_reports(counts.episodes)
 

@@ -43,6 +43,7 @@ class Statistics:
 
     Attributes:
       unlearned_steps: environment steps that were not learned from, and do not count.
+      episodes: number of episodes since the start of the run.
     """
 
     def __init__(self, window: int = DEFAULT_WINDOW, clock: Callable[[], float] = time.monotonic):
@@ -62,7 +63,7 @@ class Statistics:
         self._started = clock()
         self._window = window
         self._training = TrainingReturns(window)
-        self._episodes = 0
+        self.episodes = 0
         self.unlearned_steps = 0
         self._buckets: deque[tuple[float, int]] = deque()
         self._clients: dict[str, _SeenClient] = {}  # the one silent for the longest time first
@@ -93,7 +94,7 @@ class Statistics:
                     self._training.end(
                         player, one.slot, float(one.episode_return), int(one.length), now
                     )
-                    self._episodes += 1
+                    self.episodes += 1
 
     def see_client(self, client_id: str) -> None:
         """Notes a client as present. Beyond 10 000, the client silent the longest is forgotten."""
@@ -119,15 +120,10 @@ class Statistics:
             self._refused[reason] = self._refused.get(reason, 0) + 1
 
     @property
-    def episodes(self) -> int:
-        """Number of episodes since the start of the run."""
-        return self._episodes
-
-    @property
     def means(self) -> EpisodeMeans:
         """Mean return and length of the newest episodes of each slot."""
         with self._lock:
-            return self._training.compute(self._episodes)
+            return self._training.compute(self.episodes)
 
     @property
     def players(self) -> set[str]:
@@ -214,12 +210,12 @@ class Statistics:
     def to_dict(self) -> dict[str, Any]:
         """Returns what a snapshot contains, in JSON types. Speed and clients are not saved."""
         with self._lock:
-            means = self._training.compute(self._episodes)
+            means = self._training.compute(self.episodes)
             return {
                 "mean_return": means.mean_return,
                 "return_episodes": means.return_episodes,
                 "players": self._training.export(),
-                "episodes": self._episodes,
+                "episodes": self.episodes,
                 "unlearned_steps": self.unlearned_steps,
                 "refused": dict(self._refused),
             }
@@ -229,7 +225,7 @@ class Statistics:
         with self._lock:
             self._training = TrainingReturns(self._window)
             self._training.restore(saved.get("players", {}), self._clock())
-            self._episodes = int(saved.get("episodes", 0))
+            self.episodes = int(saved.get("episodes", 0))
             self.unlearned_steps = int(saved.get("unlearned_steps", 0))
             self._refused = {str(k): int(v) for k, v in saved.get("refused", {}).items()}
 

@@ -242,8 +242,7 @@ class Store:
                     f"{self._unfollowed}: this target variable follows no trainable variable, so a "
                     "pushed gradient would not update it; make it with Target (or set follow of "
                     "its Variable), or, if the algorithm declares a plan, use learner.placement: "
-                    "server or standalone (and relaax-parameter-server.combine.method: fifo)",
-                    self._unfollowed,
+                    "server or standalone (and relaax-parameter-server.combine.method: fifo)"
                 )
             gradient = view_gradient(gradient, self.manifest.select_groups(groups))
         changes: dict[str, Any] = {}
@@ -402,7 +401,7 @@ class Store:
         if bad:
             wrong = get_not_finite(buffer[:trainable].view(np.float32))
             raise InvalidInputError(
-                f"{bad}: the value {what} contains {wrong}, expected finite numbers; {cure}", bad
+                f"{bad}: the value {what} contains {wrong}, expected finite numbers; {cure}"
             )
         self.manifest.validate_statistics(buffer, statistic_cure or cure)
         return self._pool.publish(buffer)
@@ -487,14 +486,12 @@ def view_gradient(gradient: np.ndarray | bytes, manifest: Manifest) -> np.ndarra
     if gradient.dtype not in (np.uint8, np.float32) or gradient.ndim != 1:
         raise InvalidInputError(
             f"gradient: {gradient.dtype} of shape {list(gradient.shape)}, expected the manifest's "
-            "trainable part as uint8 or float32 with one axis",
-            "gradient",
+            "trainable part as uint8 or float32 with one axis"
         )
     if gradient.nbytes != manifest.gradient_bytes:
         raise InvalidInputError(
             f"gradient: {gradient.nbytes} bytes, expected {manifest.gradient_bytes} for the "
-            f"trainable variables of the group(s) {', '.join(manifest.groups())}",
-            "gradient",
+            f"trainable variables of the group(s) {', '.join(manifest.groups())}"
         )
     return np.require(np.ascontiguousarray(gradient).view(np.float32), requirements=["A", "C"])
 

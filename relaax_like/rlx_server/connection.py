@@ -84,6 +84,7 @@ class ServerConnection(asyncio.BufferedProtocol):
       address: of the peer, without the port.
       last_heard: monotonic time of the newest complete message, or of the newest answer, which
         restarts the client's timeout.
+      busy: whether a message of the client is being processed.
       unread_since: monotonic time since when the client has not read answers; None: it reads.
 
     Args:
@@ -115,7 +116,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._greeted = False
         self._pinged_at = 0.0
         self._logged_silence = 0.0  # `last_heard` of the newest silence that was logged
-        self._busy = False
+        self.busy = False
         self._closing = False
         self._client_done = False
         self._thread: ThreadPoolExecutor | None = None
@@ -196,7 +197,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._warn("disconnected in the middle of a message")
         self._client_done = True
         # Keeps our direction open while an answer is in transit; TLS cannot be half-closed.
-        under_way = self._busy or self._turn_due or self._resting or bool(self._queue)
+        under_way = self.busy or self._turn_due or self._resting or bool(self._queue)
         return under_way and not self._closing and not self._encrypted
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -239,7 +240,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if silent <= _STALL_SEC or self._closing or not self.session.greeted:
             return ""
         last = self.session.last_message
-        if self._busy:
+        if self.busy:
             return (
                 f"the server has not answered for {silent:.0f} s; it waits for "
                 f"{self.session.describe_wait()}; last message of the client: {last}"
@@ -259,11 +260,6 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._warn(stall)
 
     @property
-    def busy(self) -> bool:
-        """Whether a message of the client is being processed."""
-        return self._busy
-
-    @property
     def open(self) -> bool:
         """Whether answers can still be sent."""
         return not self._closing
@@ -273,7 +269,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
         If the answer notifies the client of the end of training, closes instead.
         """
-        self._busy = False
+        self.busy = False
         if self._closing or self._transport is None:
             return
         self._transport.write(self._carrier.pack(answer))
@@ -303,7 +299,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         else:
             waits = self.session.is_preparing and now - self.last_heard < PREPARING_SEC
         if (
-            self._busy
+            self.busy
             and not self._closing
             and waits
             and now - max(self._pinged_at, self.last_heard) > _PING_SEC
@@ -329,7 +325,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def fail(self, error: ProtocolError) -> None:
         """Sends the client the error and closes."""
-        self._busy = False
+        self.busy = False
         if self._closing or self._transport is None:
             return
         self._warn(f"{error.code}: {error}")
@@ -419,19 +415,19 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._set_reading()
             return
         self.buffer_updated(0)  # processes what has arrived meanwhile
-        if self._client_done and not (self._queue or self._busy or self._closing):
+        if self._client_done and not (self._queue or self.busy or self._closing):
             self._close_soon()
 
     def _next(self) -> None:
         """Handles one message, and leaves the following ones to the loop's next turn."""
-        if self._queue and not (self._busy or self._closing or self._turn_due):
+        if self._queue and not (self.busy or self._closing or self._turn_due):
             self._handle(*self._queue.popleft())
         if not self._queue:
             self._carrier.release()
         self._set_reading()
 
     def _handle(self, body: Body, received_at: float) -> None:
-        self._busy = True
+        self.busy = True
         if not self._greeted and self.session.greeted:
             self._greeted = True
             self._carrier.skips_pings = self.session.has_feature(PING)
@@ -451,7 +447,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._server.predict_soon(self)
             return
         if isinstance(answer, bytes):
-            self._busy = False
+            self.busy = False
             self.send_answer(answer)
         else:
             self._store_points(time.perf_counter() - began)
@@ -475,7 +471,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _go_on(self, rest_sec: float = 0.0) -> None:
         """Schedules the next message for the loop's next turn, or for the end of a pause."""
-        self._busy = False
+        self.busy = False
         if self._closing:
             return
         if not self._queue and self._client_done:
@@ -490,7 +486,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _take_turn(self) -> None:
         self._turn_due = False
         self._next()
-        if self._client_done and not (self._queue or self._busy or self._closing):
+        if self._client_done and not (self._queue or self.busy or self._closing):
             self._close_soon()
 
     def _receive_in_thread(self, body: bytes, received_at: float) -> None:

@@ -182,6 +182,5 @@ def _validate_magnitudes(transition: ReceivedStep) -> None:
         if index is not None:
             raise InvalidInputError(
                 f"{field}: {float(array[index]):g} in slot {index[0]}; {EXPECTED}; check what the "
-                "environment sends there, or scale it down",
-                field,
+                "environment sends there, or scale it down"
             )

@@ -188,7 +188,7 @@ def _check_executed(
         return executed, None
     if executed is None:
         raise InvalidInputError(
-            "overridden: received without executed; also send what was carried out", "overridden"
+            "overridden: received without executed; also send what was carried out"
         )
     return executed, _check_flags(step["overridden"], "overridden", slots)
 
@@ -241,8 +241,7 @@ def _check_outcome(
         going_on = 0 if ended is None else np.flatnonzero(~ended)[0]
         raise InvalidInputError(
             f"observations: missing, but the episode of slot {going_on} continues; send the next "
-            "observations of all slots",
-            "observations",
+            "observations of all slots"
         )
     return ReceivedStep(
         observations=observations,
@@ -260,7 +259,7 @@ def _check_outcome(
 def _check_flags(flags: np.ndarray, field: str, slots: int) -> np.ndarray:
     if flags.shape != (slots,) or flags.dtype != _BOOL:
         raise InvalidInputError(
-            f"{field}: {flags.dtype} {list(flags.shape)}, expected bool [{slots}]", field
+            f"{field}: {flags.dtype} {list(flags.shape)}, expected bool [{slots}]"
         )
     return flags
 
@@ -268,14 +267,12 @@ def _check_flags(flags: np.ndarray, field: str, slots: int) -> np.ndarray:
 def _check_rewards(rewards: np.ndarray, slots: int) -> np.ndarray:
     if rewards.dtype not in _REWARDS:
         raise InvalidInputError(
-            f"rewards: dtype {rewards.dtype}, expected float32 or float64; convert them first",
-            "rewards",
+            f"rewards: dtype {rewards.dtype}, expected float32 or float64; convert them first"
         )
     if rewards.ndim not in (1, 2) or len(rewards) != slots or rewards.size == 0:
         raise InvalidInputError(
             f"rewards: shape {list(rewards.shape)}, expected [{slots}], or [{slots}, r] with "
-            "r of 1 or more",
-            "rewards",
+            "r of 1 or more"
         )
     rewards = rewards.reshape(slots, -1).astype(np.float64)
     validate_rewards(rewards)
@@ -296,23 +293,21 @@ def validate_rewards(rewards: np.ndarray) -> None:
         slot, column = np.argwhere(bad)[0]
         raise InvalidInputError(
             f"rewards: {rewards[slot, column]:g} in slot {slot}, expected finite numbers of at "
-            f"most {_MAX_REWARD:g} in magnitude; check the rewards of the environment",
-            "rewards",
+            f"most {_MAX_REWARD:g} in magnitude; check the rewards of the environment"
         )
 
 
 def _check_success(success: np.ndarray, slots: int) -> np.ndarray:
     if success.shape != (slots,) or success.dtype != np.int8:
         raise InvalidInputError(
-            f"success: {success.dtype} {list(success.shape)}, expected int8 [{slots}]", "success"
+            f"success: {success.dtype} {list(success.shape)}, expected int8 [{slots}]"
         )
     wrong = success != success.clip(-1, 1)  # not with abs: that of -128 is -128
     if wrong.any():
         slot = int(wrong.argmax())
         raise InvalidInputError(
             f"success: {success[slot]} in slot {slot}, expected 1 (solved), 0 (not solved) or -1 "
-            "(unknown)",
-            "success",
+            "(unknown)"
         )
     return success
 
@@ -325,8 +320,7 @@ def _check_final(
             raise InvalidInputError(
                 f"final_observations: missing, but slot {np.flatnonzero(truncated)[0]} was "
                 "truncated; send the last observation of that episode, from which its value is "
-                "estimated",
-                "final_observations",
+                "estimated"
             )
         return None
     # Rows of slots that continue are ignored, so only the others are checked for range and NaN.

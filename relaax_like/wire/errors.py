@@ -35,12 +35,13 @@ class InvalidInputError(RelaaxError, ValueError):
 
     Attributes:
       field: name of the wrong field; "": the complete message, or not known, as in an error that
-        came over gRPC.
+        came over gRPC. By default it is what the message begins with, before a colon.
     """
 
-    def __init__(self, message: str, field: str = ""):
+    def __init__(self, message: str, field: str | None = None):
         super().__init__(message)
-        self.field = field
+        name, colon, _ = message.partition(": ")
+        self.field = field if field is not None else name * bool(colon)
 
 
 class ProtocolError(RelaaxError):

@@ -20,15 +20,12 @@ def validate_versions(versions: Mapping[str, str], field: str = "versions") -> d
         another length.
     """
     if not isinstance(versions, Mapping):
-        raise InvalidInputError(
-            f"{field}: {versions!r:.80}, expected a dict package -> version", field
-        )
+        raise InvalidInputError(f"{field}: {versions!r:.80}, expected a dict package -> version")
     few = len(versions) <= MAX_VERSIONS
     if not few or not _is_short(*versions, *versions.values()):
         raise InvalidInputError(
             f"{field}: {len(versions)} pairs{f' {dict(versions)!s:.100}' if few else ''}, expected "
-            f"at most {MAX_VERSIONS} of texts of 1 to 64 characters A-Z a-z 0-9 _ . + ! -",
-            field,
+            f"at most {MAX_VERSIONS} of texts of 1 to 64 characters A-Z a-z 0-9 _ . + ! -"
         )
     return dict(versions)
 

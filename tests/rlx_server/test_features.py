@@ -214,7 +214,7 @@ def test_a_client_that_expects_it_is_pinged_while_its_agents_are_made(
         listener = Listener(PENDING)
         listener.greeted, listener.blocking, listener.is_preparing = False, True, is_preparing
         connection, transport = make_connection(listener)
-        connection._busy = True  # with the hello
+        connection.busy = True  # with the hello
         connection.last_heard -= silent_sec
         connection.ping()
         return bytes(transport.written)

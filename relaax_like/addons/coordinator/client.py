@@ -124,7 +124,7 @@ class CoordinatorLink(Closing):
         where = f"the coordinator at {self.address}"
         match code:
             case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.NOT_FOUND:
-                return InvalidInputError(details)
+                return InvalidInputError(details, "")
             case grpc.StatusCode.FAILED_PRECONDITION:
                 return RefusedAttemptError(details)
             case grpc.StatusCode.ALREADY_EXISTS:

@@ -187,6 +187,9 @@ class RemoteCommLearner(BaseCommLearner):
       world_size: see `BaseCommLearner`.
       security: token of role learner, and certificates; None: no token and no TLS.
 
+    Attributes:
+      slave: the session with the coordinator.
+
     Raises:
       ConfigError: `address` or `name` is missing, empty or not text, `address` is not HOST:PORT, or
         a file that `security` names cannot be used.
@@ -213,7 +216,7 @@ class RemoteCommLearner(BaseCommLearner):
                 found = f"{cfg[key]!r:.80}" if key in cfg else "missing"
                 raise ConfigError(f"cfg.{key}: {found}, expected text: {expected}")
         validate_name(cfg["name"], "cfg.name")
-        self._slave = LearnerSlave(
+        self.slave = LearnerSlave(
             cfg["address"], cfg["name"], find_callbacks(self), security=security
         )
         self._learner: ServedLearner | None = None
@@ -228,20 +231,15 @@ class RemoteCommLearner(BaseCommLearner):
         self._learn_info_queue: queue.Queue[dict[str, Any]] = queue.Queue(maxsize=1)
         self._has_demand = False
 
-    @property
-    def slave(self) -> LearnerSlave:
-        """The session with the coordinator."""
-        return self._slave
-
     def start(self) -> None:
         """Starts to connect; call this once. The coordinator need not be running yet."""
         super().start()
-        self._slave.start()
+        self.slave.start()
 
     def close(self) -> None:
         """Leaves the coordinator and ends the learner. Idempotent."""
         super().close()
-        self._slave.close()
+        self.slave.close()
         self.deal_with_learner_close()
 
     # What the learner calls.

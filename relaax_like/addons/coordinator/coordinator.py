@@ -239,8 +239,7 @@ class Coordinator(Closing):
             if workers := (config.get("learner") or {}).get("workers"):
                 raise InvalidInputError(
                     f"learner.workers: {workers}, but this job has collectors, which play instead; "
-                    "remove the one or the other",
-                    "learner.workers",
+                    "remove the one or the other"
                 )
         algorithm, environment = config["algorithm"]["name"], name_environment(config)
         with self._lock:
@@ -777,8 +776,7 @@ class Coordinator(Closing):
             known = ", ".join(f"{number} ({pb.Ended.Outcome.Name(number)})" for number in states)
             raise InvalidInputError(
                 f"ended.outcome: {ended.outcome} is unknown, expected one of {known}; update the "
-                "slave or the coordinator",
-                "ended.outcome",
+                "slave or the coordinator"
             )
         reason = validate_size(ended.reason, MAX_REASON, "ended.reason")
         tail = validate_size(ended.tail, MAX_TAIL_BYTES, "ended.tail")
@@ -1026,16 +1024,13 @@ def _validate_addresses(request: pb.PollRequest) -> None:
         if address.host != host and not (address.is_loopback and not host):
             raise InvalidInputError(
                 f"{key}: {text:.80}, expected one of {host or 'a loopback interface'}; update the "
-                "slave",
-                key,
+                "slave"
             )
 
 
 def _validate_names(names: Sequence[str], field_name: str) -> None:
     if len(names) > 1000:
-        raise InvalidInputError(
-            f"{field_name}: {len(names)} names, expected at most 1000", field_name
-        )
+        raise InvalidInputError(f"{field_name}: {len(names)} names, expected at most 1000")
     for name in names:
         validate_name(name, field_name)
 
@@ -1048,7 +1043,6 @@ def _read_object(text: str, field_name: str) -> dict[str, Any]:
         value = None
     if not isinstance(value, dict):
         raise InvalidInputError(
-            f"{field_name}: {text[:80]!r}, expected a JSON object; correct or update the slave",
-            field_name,
+            f"{field_name}: {text[:80]!r}, expected a JSON object; correct or update the slave"
         )
     return value

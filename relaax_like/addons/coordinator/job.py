@@ -136,8 +136,7 @@ def validate_format(number: int, who: str) -> None:
     if number != FORMAT:
         raise InvalidInputError(
             f"format: {number}, but the {who} speaks format {FORMAT}; use the same version of "
-            "relaax_like at both ends",
-            "format",
+            "relaax_like at both ends"
         )
 
 
@@ -152,7 +151,7 @@ def validate_name(name: str, field: str) -> str:
       InvalidInputError: the name is not valid.
     """
     if not is_name(name):
-        raise InvalidInputError(f"{field}: {name!r:.120}, expected {EXPECTED_NAME}", field)
+        raise InvalidInputError(f"{field}: {name!r:.120}, expected {EXPECTED_NAME}")
     return name
 
 
@@ -164,7 +163,7 @@ def validate_key(key: str) -> str:
     """
     if not _KEY.fullmatch(key):
         raise InvalidInputError(
-            f"key: {key!r:.80}, expected 16 to 64 characters from A-Z, a-z and 0-9", "key"
+            f"key: {key!r:.80}, expected 16 to 64 characters from A-Z, a-z and 0-9"
         )
     return key
 
@@ -180,9 +179,7 @@ def validate_collectors(number: int, least: int = 1) -> int:
       InvalidInputError: the number is not valid.
     """
     if not least <= number <= MAX_COLLECTORS:
-        raise InvalidInputError(
-            f"collectors: {number!s:.40}, expected {least} to {MAX_COLLECTORS}", "collectors"
-        )
+        raise InvalidInputError(f"collectors: {number!s:.40}, expected {least} to {MAX_COLLECTORS}")
     return number
 
 
@@ -201,5 +198,5 @@ def validate_size(text: str, most: int, field: str, cure: str = "") -> str:
     size = len(text.encode())
     if size > most:
         end = f"; {cure}" if cure else ""
-        raise InvalidInputError(f"{field}: {size} bytes, expected at most {most}{end}", field)
+        raise InvalidInputError(f"{field}: {size} bytes, expected at most {most}{end}")
     return text

@@ -97,7 +97,7 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
             config = json.loads(request.config)
         except (ValueError, RecursionError):
             raise InvalidInputError(
-                f"config: {request.config[:80]!r} is not valid JSON; update the client", "config"
+                f"config: {request.config[:80]!r} is not valid JSON; update the client"
             ) from None
         validate_job_config(config)
         number = self._coordinator.submit(request.key, request.name, config, request.collectors)

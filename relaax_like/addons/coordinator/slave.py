@@ -425,8 +425,7 @@ def _pack_result(result: Mapping[str, Any], field: str) -> str:
     except Exception as error:  # also one that a mapping of the callback raises
         raise InvalidInputError(
             f"{field}: cannot be sent as JSON ({type(error).__name__}: {error!s:.200}); use only "
-            "JSON types, such as float(x) for a NumPy number x",
-            field,
+            "JSON types, such as float(x) for a NumPy number x"
         ) from None
     cure = "send less, such as the name of a file that both ends can read"
     return validate_size(text, MAX_PAYLOAD_BYTES, field, cure)

@@ -228,8 +228,7 @@ def unpack_version(parts: Iterator[pb.VersionPart], target: Path, max_bytes: int
             raise InvalidInputError(
                 f"path: {file.path[:100]!r} is the path of an earlier file, of a folder with "
                 "earlier files, or in an earlier file; expected a path of its own for each file; "
-                f"{_SAME_VERSION}",
-                "path",
+                f"{_SAME_VERSION}"
             )
         files.add(path)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -258,15 +257,13 @@ def _validate_header(header: pb.VersionHeader, max_bytes: int) -> None:
     if header.files > MAX_FILES:
         raise InvalidInputError(
             f"files: a version of {header.files} files, expected at most {MAX_FILES}; write fewer "
-            "files to the run's folder",
-            "files",
+            "files to the run's folder"
         )
     if header.bytes > max_bytes:
         raise InvalidInputError(
             f"bytes: a version of {header.bytes:,} bytes, but this coordinator accepts at most "
             f"{max_bytes:,} (--max-version-mb); raise that limit, or write less to the run's "
-            "folder",
-            "bytes",
+            "folder"
         )
 
 
@@ -281,8 +278,7 @@ def validate_path(text: str) -> Path:
         raise InvalidInputError(
             f"path: {text[:100]!r}, expected at most {_MAX_PATH} characters and {_MAX_DEPTH} "
             "names with / between them, of 1 to 255 letters, digits and _ . = + @ , - each, that "
-            "do not begin with a period",
-            "path",
+            "do not begin with a period"
         )
     return Path(*names)
 

@@ -238,8 +238,7 @@ class _TrajectoryPlayer:
         if rewards.size != self._slots:
             raise InvalidInputError(
                 f"rewards: shape {list(rewards.shape)}, expected [{self._slots}], one number per "
-                "slot; if there are several, sum them in the environment",
-                "rewards",
+                "slot; if there are several, sum them in the environment"
             )
         self._steps[-1]["rewards"] = {"reward": rewards.reshape(-1).copy()}
 

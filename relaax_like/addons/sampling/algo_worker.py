@@ -30,6 +30,7 @@ class AlgoWorker:
 
     Attributes:
       model: as the argument.
+      version: of the values; 0 before the first `sync_policy`.
 
     Args:
       model: has a method `value`, like `ActorCritic`, and is used only by this worker. Its current
@@ -63,12 +64,7 @@ class AlgoWorker:
         variables = get_variables(model)
         self._places = {variable.name: place for place, variable in enumerate(variables)}
         self._values = [variable.value for variable in variables]
-        self._version = 0
-
-    @property
-    def version(self) -> int:
-        """Version of the values; 0 before the first `sync_policy`."""
-        return self._version
+        self.version = 0
 
     def sync_policy(self, values: Sequence[np.ndarray], version: int) -> None:
         """Sets the values of actor and critic.
@@ -78,7 +74,7 @@ class AlgoWorker:
           version: of the values.
         """
         self._values = list(values)
-        self._version = version
+        self.version = version
         self._actor.set_values(self._values, version)
 
     def act(self, inputs: Arrays, states: Arrays, do_eval: bool = False) -> Prediction:
@@ -107,4 +103,4 @@ class AlgoWorker:
             moments = self.get_statistic(name).merge(Moments.of(inputs[name]))
             for part in _PARTS:
                 values[self._places[f"{name}.{part}"]] = np.asarray(getattr(moments, part))
-        self.sync_policy(values, self._version)
+        self.sync_policy(values, self.version)

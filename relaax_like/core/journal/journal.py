@@ -84,6 +84,7 @@ class Journal(Closing):
     Attributes:
       directory: the folder.
       next_index: index of the record that is appended next.
+      failed: the failure after which nothing can be appended any more; "": there was none.
 
     Raises:
       ConfigError: `segment_bytes` or `sync_interval_sec` is not more than 0.
@@ -123,7 +124,7 @@ class Journal(Closing):
         self._written_bytes = 0  # by this writer
         self._synced_bytes = 0
         self._synced_index = first_index
-        self._failed = ""
+        self.failed = ""
         self._closed = False
 
         self._open_or_fail()
@@ -151,11 +152,6 @@ class Journal(Closing):
         """Size of all segments, in bytes."""
         with self._lock:
             return sum(file.size for file in self._files)
-
-    @property
-    def failed(self) -> str:
-        """The failure after which nothing can be appended any more; "": there was none."""
-        return self._failed
 
     def append(self, pieces: Sequence[Piece]) -> int:
         """Appends one record; after the call, the record survives the end of the process.
@@ -223,19 +219,19 @@ class Journal(Closing):
           JournalError: that could not be noted, or the journal has failed; nothing more can be
             acknowledged.
         """
-        if self._failed:
-            raise JournalError(self._failed)
+        if self.failed:
+            raise JournalError(self.failed)
         try:
             path_of_marker(self.directory).unlink(missing_ok=True)
             sync_path(self.directory)
         except OSError as error:
             with self._lock:
-                self._failed = (
+                self.failed = (
                     f"{path_of_marker(self.directory)}: cannot be removed: {error}; without that, "
                     "the next start would not know what a crash has lost, so nothing more is "
                     "accepted. Restart the server or learner once the disk works again"
                 )
-            raise JournalError(self._failed) from error
+            raise JournalError(self.failed) from error
 
     def drop_before(self, index: int) -> int:
         """Removes the segments whose records are all older than `index`.
@@ -275,8 +271,8 @@ class Journal(Closing):
         """
         with self._sync_lock:
             with self._lock:
-                if self._failed:
-                    raise JournalError(self._failed)
+                if self.failed:
+                    raise JournalError(self.failed)
                 files = [file for file in self._files if file.descriptor is not None]
                 written_bytes, index = self._written_bytes, self.next_index
             if written_bytes == self._synced_bytes:
@@ -285,12 +281,12 @@ class Journal(Closing):
                 self._sync_files(files)
             except OSError as error:
                 with self._lock:
-                    self._failed = (
+                    self.failed = (
                         f"{self.directory}: the journal cannot be synced: {error}; what was "
                         "not synced can be lost, and nothing more is accepted. "
                         "Restart the server, learner or coordinator once the disk works again"
                     )
-                raise JournalError(self._failed) from error
+                raise JournalError(self.failed) from error
             self._note_head(files[-1].first_index, index)
             with self._lock:
                 self._synced_bytes, self._synced_index = written_bytes, index
@@ -310,7 +306,7 @@ class Journal(Closing):
         if self._thread is not None:
             self._thread.join()
         try:
-            if not self._failed:
+            if not self.failed:
                 self.sync()
                 with self._sync_lock:
                     self._note_head(self._files[-1].first_index, self.next_index, is_final=True)
@@ -321,8 +317,8 @@ class Journal(Closing):
     # With the lock held.
 
     def _validate_usable(self) -> None:
-        if self._failed:
-            raise JournalError(self._failed)
+        if self.failed:
+            raise JournalError(self.failed)
         if self._closed:
             raise JournalError(
                 f"{self.directory}: the journal is closed; nothing more can be appended"
@@ -352,12 +348,12 @@ class Journal(Closing):
         try:
             os.ftruncate(file.descriptor, file.size)
         except OSError as error:
-            self._failed = (
+            self.failed = (
                 f"{file.path}: record {self.next_index} could not be written ({cause}), and "
                 f"its partial data cannot be removed: {error}; nothing more is accepted. "
                 "Restart the server, learner or coordinator, which truncates the file"
             )
-            raise JournalError(self._failed) from error
+            raise JournalError(self.failed) from error
 
     def _begin_segment(self) -> None:
         """Creates the next file. It is not synced here, because an append would have to wait.

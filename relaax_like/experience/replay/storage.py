@@ -457,8 +457,7 @@ class Storage:
             twice = collections.Counter(agents).most_common(1)[0][0]
             raise InvalidInputError(
                 f"starts: several slots have the number {twice}, expected a different number for "
-                "each slot; number the slots with make_agent_ids",
-                "starts",
+                "each slot; number the slots with make_agent_ids"
             )
 
     def _validate_history(self, rollout: Rollout) -> None:
