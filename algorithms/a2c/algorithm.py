@@ -7,7 +7,7 @@ import tensorflow as tf
 from relaax_like.algorithm import ActorCritic, Algorithm, Batch, Losses
 from relaax_like.nn.returns import compute_vtrace
 
-from .config import ACTOR, CRITIC, SHARED, Config
+from .config import Config
 
 
 class A2C(Algorithm):
@@ -24,7 +24,8 @@ class A2C(Algorithm):
     def max_gradient_norm(self) -> Any:
         """Separate limits for actor and critic, unless they share layers."""
         norm = self.config.max_gradient_norm
-        return norm if self.config.shared_network else {ACTOR: norm, CRITIC: norm}
+        groups = self.config.network_groups
+        return norm if self.config.shared_network else dict.fromkeys(groups, norm)
 
     def learn(self, batch: Batch) -> Losses:
         """Returns the costs of a rollout `[T, k, ...]`.
@@ -57,10 +58,7 @@ class A2C(Algorithm):
         entropy = batch.mean(seen.policy.entropy())
         actor = -batch.mean(log_prob * advantages) - config.entropy_coefficient * entropy
         critic = config.value_coefficient * batch.mean((targets - seen.values) ** 2)
-        metrics = {"entropy": entropy}
-        if not config.shared_network:
-            return Losses({ACTOR: actor, CRITIC: critic}, metrics=metrics)
-        return Losses({SHARED: actor + critic}, metrics={ACTOR: actor, CRITIC: critic, **metrics})
+        return self.model.name_costs(actor, critic, {"entropy": entropy})
 
 
 def make_algorithm(config: Config, model: ActorCritic, seed: int) -> A2C:

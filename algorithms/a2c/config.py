@@ -7,8 +7,6 @@ from pydantic import Field, model_validator
 from relaax_like.config import ActorCriticConfig, OnPolicy, Tunable, hyper
 from relaax_like.config.optimizer import OptimizerConfig, make_adam
 
-ACTOR, CRITIC, SHARED = "actor", "critic", "default"
-
 
 class Config(ActorCriticConfig):
     """Settings of a2c: the keys of the YAML's `algorithm` section."""
@@ -70,4 +68,4 @@ class Config(ActorCriticConfig):
         """Adam for actor and critic, or for all variables if they share layers."""
         end, steps = self.learning_rate_end, self.max_global_step
         adam = make_adam(self.learning_rate, self.adam_epsilon, end, steps)
-        return {SHARED: adam} if self.shared_network else {ACTOR: adam, CRITIC: adam}
+        return dict.fromkeys(self.network_groups, adam)

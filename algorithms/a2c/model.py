@@ -2,12 +2,9 @@
 
 from relaax_like.algorithm import ActorCritic
 
-from .config import ACTOR, CRITIC, Config
+from .config import Config
 
 
 def make_model(config: Config, seed: int) -> ActorCritic:
     """Builds the model with the initial values of a run."""
-    model = ActorCritic(config, seed)
-    if not config.shared_network:
-        model.groups = {ACTOR: ("actor", "heads"), CRITIC: ("critic",)}
-    return model
+    return ActorCritic(config, seed).separate()

@@ -1,9 +1,8 @@
 """BC: behaviour cloning, which maximises the likelihood of the actions of another policy."""
 
-from relaax_like.algorithm import Algorithm, Batch, Losses
+from relaax_like.algorithm import ActorCritic, Algorithm, Batch, Losses
 
-from .config import ACTOR, CRITIC, SHARED, Config
-from .model import BCModel
+from .config import Config
 
 
 class BC(Algorithm):
@@ -14,12 +13,11 @@ class BC(Algorithm):
 
     autograph = False
     config: Config
-    model: BCModel
+    model: ActorCritic
 
-    def __init__(self, model: BCModel, config: Config, seed: int = 0):
+    def __init__(self, model: ActorCritic, config: Config, seed: int = 0):
         super().__init__(model, config, seed)
-        if not config.shared_network:
-            self.frozen = (CRITIC,)
+        self.frozen = config.network_groups[1:]
 
     def learn(self, batch: Batch) -> Losses:
         """Returns -mean(log pi(a_t | x_t)) for the observations x_t and the actions a_t to imitate.
@@ -28,12 +26,10 @@ class BC(Algorithm):
         """
         seen = self.model.evaluate(batch)
         cost = -batch.mean(seen.log_prob(batch.actions))
-        group = SHARED if self.config.shared_network else ACTOR
-        return Losses(
-            {group: cost}, metrics={"cloning": cost, "entropy": batch.mean(seen.policy.entropy())}
-        )
+        metrics = {"cloning": cost, "entropy": batch.mean(seen.policy.entropy())}
+        return Losses({self.config.network_groups[0]: cost}, metrics=metrics)
 
 
-def make_algorithm(config: Config, model: BCModel, seed: int) -> BC:
+def make_algorithm(config: Config, model: ActorCritic, seed: int) -> BC:
     """Builds the algorithm."""
     return BC(model, config, seed)

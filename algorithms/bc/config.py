@@ -6,8 +6,6 @@ from pydantic import Field, model_validator
 
 from relaax_like.config import ActorCriticConfig, Offline, OnPolicy, OptimizerConfig
 
-ACTOR, CRITIC, SHARED = "actor", "critic", "default"
-
 
 class Config(ActorCriticConfig):
     """Settings of bc: the keys of the YAML's `algorithm` section."""
@@ -58,5 +56,4 @@ class Config(ActorCriticConfig):
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
         """Adam, for the variable groups that actor-critic algorithms have."""
-        groups = (SHARED,) if self.shared_network else (ACTOR, CRITIC)
-        return {group: OptimizerConfig(learning_rate=self.learning_rate) for group in groups}
+        return dict.fromkeys(self.network_groups, OptimizerConfig(learning_rate=self.learning_rate))

@@ -34,11 +34,6 @@ class DQN(Algorithm):
         self._reviewed: list[list[float]] = []  # updates, share outside, smallest, largest
         self._has_warned = False
 
-    @property
-    def max_gradient_norm(self) -> Any:
-        """Limit for the gradient of all variables together; see `Algorithm`."""
-        return self.config.max_gradient_norm
-
     def learn(self, batch: Batch) -> Losses:
         """Returns the cost of a minibatch of steps, or of sequences.
 

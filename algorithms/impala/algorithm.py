@@ -1,13 +1,11 @@
 """IMPALA: importance-weighted actor-learner architectures."""
 
-from typing import Any
-
 import tensorflow as tf
 
 from relaax_like.algorithm import ActorCritic, Algorithm, Batch, Losses
 from relaax_like.nn.returns import compute_vtrace
 
-from .config import ACTOR, CRITIC, SHARED, Config
+from .config import Config
 
 
 class IMPALA(Algorithm):
@@ -19,11 +17,6 @@ class IMPALA(Algorithm):
     autograph = False
     config: Config
     model: ActorCritic
-
-    @property
-    def max_gradient_norm(self) -> Any:
-        """Limit for the gradient of all variables together; see `Algorithm`."""
-        return self.config.max_gradient_norm
 
     def learn(self, batch: Batch) -> Losses:
         """Returns the costs of rollouts `[T, k, ...]` in which older policies mu have acted.
@@ -51,10 +44,9 @@ class IMPALA(Algorithm):
         entropy = batch.mean(seen.policy.entropy())
         actor = -batch.mean(log_prob * trace.advantages) - config.entropy_coefficient * entropy
         critic = config.value_coefficient * batch.mean((trace.targets - seen.values) ** 2)
-        metrics = {"entropy": entropy, "ratio": batch.mean(tf.exp(log_ratios))}
-        if not config.shared_network:
-            return Losses({ACTOR: actor, CRITIC: critic}, metrics=metrics)
-        return Losses({SHARED: actor + critic}, metrics={ACTOR: actor, CRITIC: critic, **metrics})
+        return self.model.name_costs(
+            actor, critic, {"entropy": entropy, "ratio": batch.mean(tf.exp(log_ratios))}
+        )
 
 
 def make_algorithm(config: Config, model: ActorCritic, seed: int) -> IMPALA:

@@ -5,8 +5,6 @@ from pydantic import Field
 from relaax_like.config import ActorCriticConfig, OnPolicy, hyper
 from relaax_like.config.optimizer import OptimizerConfig
 
-SHARED, ACTOR, CRITIC = "default", "actor", "critic"
-
 
 class Config(ActorCriticConfig):
     """Settings of impala: the keys of the YAML's `algorithm` section."""
@@ -68,4 +66,4 @@ class Config(ActorCriticConfig):
                 "schedule_env_steps": self.max_global_step,
             }
         one = OptimizerConfig.model_validate({**self.optimizer.model_dump(), **changes})
-        return {SHARED: one} if self.shared_network else {ACTOR: one, CRITIC: one}
+        return dict.fromkeys(self.network_groups, one)

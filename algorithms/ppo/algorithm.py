@@ -10,7 +10,7 @@ from relaax_like.config import Mirror
 from relaax_like.nn.returns import compute_gae
 from relaax_like.wire.spaces import OBSERVATION
 
-from .config import ACTOR, CRITIC, SHARED, Config
+from .config import Config
 from .model import PPOModel
 
 
@@ -28,7 +28,8 @@ class PPO(Algorithm):
     def max_gradient_norm(self) -> Any:
         """Separate limits for actor and critic, unless they share layers."""
         norm = self.config.max_gradient_norm
-        return norm if self.config.shared_network else {ACTOR: norm, CRITIC: norm}
+        groups = self.config.network_groups
+        return norm if self.config.shared_network else dict.fromkeys(groups, norm)
 
     def prepare(self, batch: Batch) -> Tensors:
         """Returns the tensors that stay the same for all updates of an iteration.
@@ -88,9 +89,7 @@ class PPO(Algorithm):
             "KL": batch.mean(before.kl(seen.policy)),
             "clip fraction": batch.mean(tf.cast(tf.abs(ratios - 1.0) > clip, tf.float32)),
         }
-        if not config.shared_network:
-            return Losses({ACTOR: actor, CRITIC: critic}, metrics=metrics)
-        return Losses({SHARED: actor + critic}, metrics={ACTOR: actor, CRITIC: critic, **metrics})
+        return self.model.name_costs(actor, critic, metrics)
 
     def stop(self, metrics: Tensors) -> tf.Tensor | bool:
         """Returns whether the policy has moved too far since the iteration began.

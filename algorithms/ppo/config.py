@@ -10,7 +10,6 @@ from relaax_like.config.optimizer import OptimizerConfig, make_adam
 from relaax_like.config.schedule import Linear, Schedule
 from relaax_like.wire import Box, Spaces
 
-ACTOR, CRITIC, SHARED = "actor", "critic", "default"
 _MIRROR_KEYS = ("mirror", "mirror_observation", "mirror_action")
 
 
@@ -286,12 +285,8 @@ class Config(ActorCriticConfig):
     @property
     def optimizers(self) -> dict[str, OptimizerConfig]:
         """Adam for actor and critic, or for all variables if they share layers."""
-        if self.shared_network:
-            return {SHARED: self._make_optimizer(self.learning_rate)}
-        return {
-            ACTOR: self._make_optimizer(self.learning_rate),
-            CRITIC: self._make_optimizer(self.critic_learning_rate),
-        }
+        rates = (self.learning_rate, self.critic_learning_rate)
+        return dict(zip(self.network_groups, map(self._make_optimizer, rates), strict=False))
 
     def _make_optimizer(self, learning_rate: float) -> OptimizerConfig:
         end = 0.0 if self.lr_schedule == "linear" else None

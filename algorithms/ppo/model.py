@@ -4,7 +4,7 @@ from relaax_like.algorithm import ActorCritic
 from relaax_like.config.plan import RETURN_STATISTIC
 from relaax_like.nn import Normalizer
 
-from .config import ACTOR, CRITIC, Config
+from .config import Config
 
 
 class PPOModel(ActorCritic):
@@ -12,8 +12,7 @@ class PPOModel(ActorCritic):
 
     def __init__(self, config: Config, seed: int = 0):
         super().__init__(config, seed)
-        if not config.shared_network:
-            self.groups = {ACTOR: ("actor", "heads"), CRITIC: ("critic",)}
+        self.separate()
         # Applied to no input: the learner scales rewards by it, and it travels with the values.
         self.returns = Normalizer(RETURN_STATISTIC, ()) if config.normalize_rewards else None
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 import numpy as np
 
+from relaax_like.algorithm.batch import Batch, Losses
 from relaax_like.algorithm.encoder import (
     get_inputs,
     make_input_specs,
@@ -15,7 +16,7 @@ from relaax_like.algorithm.encoder import (
     read_observations,
 )
 from relaax_like.algorithm.model import Model, Specs, Tensors
-from relaax_like.config.actor_critic import ActorCriticConfig
+from relaax_like.config.actor_critic import ACTOR, CRITIC, SHARED, ActorCriticConfig
 from relaax_like.config.leaves import ActionConfig
 from relaax_like.nn.action_heads import make_action_spec
 from relaax_like.nn.arrays import Values
@@ -25,9 +26,6 @@ from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.networks import Network, make_network
 from relaax_like.nn.policy_head import PolicyHead
 from relaax_like.wire.spaces import ACTION
-
-if TYPE_CHECKING:
-    from relaax_like.algorithm.batch import Batch
 
 POLICY, VALUE, TRUNK = "policy", "value", "trunk"
 
@@ -106,6 +104,24 @@ class ActorCritic(Model):
         named = {TRUNK: self.trunk, POLICY: self.actor, VALUE: self.critic}
         self._remembering = [n for n, part in named.items() if part and part.state_size]
         self._state_sizes = {n: named[n].state_size for n in self._remembering}  # type: ignore[union-attr]
+
+    def separate(self) -> Self:
+        """Makes each network a variable group, unless they share layers; returns itself."""
+        if self.trunk is None:
+            self.groups = {ACTOR: ("actor", "heads"), CRITIC: ("critic",)}
+        return self
+
+    def name_costs(self, actor: tf.Tensor, critic: tf.Tensor, metrics: Tensors) -> Losses:
+        """Returns the costs of the two networks as those of the groups of `separate`.
+
+        Args:
+          actor: `[]`, of the policy.
+          critic: `[]`, of the value function.
+          metrics: see `Losses`; if the networks share layers, both costs are metrics, too.
+        """
+        if self.trunk is None:
+            return Losses({ACTOR: actor, CRITIC: critic}, metrics=metrics)
+        return Losses({SHARED: actor + critic}, metrics={ACTOR: actor, CRITIC: critic, **metrics})
 
     def get_input_specs(self) -> Specs:
         """Returns the specs of the observation, leaf by leaf: flat, an image, or integers."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from relaax_like.algorithm.encoder import Encoder
 from relaax_like.algorithm.model import Model, Specs, Tensors
-from relaax_like.config.continuous import ACTOR, CRITIC, ContinuousConfig, NoisyReplayConfig
+from relaax_like.config.continuous import ACTOR, CRITIC, ContinuousConfig
 from relaax_like.config.encoder import EncoderConfig
 from relaax_like.config.network import DenseConfig, NetworkConfig
 from relaax_like.nn.action_heads import make_noisy_policy, squash_to_box
@@ -251,6 +251,7 @@ class DeterministicModel(Model):
       space: of the action.
       actor, critics: the networks.
       target_actor, target_critics: their targets.
+      actor_type: class of the actor.
 
     Args:
       config: describes the observation, the action, and the layers of each network.
@@ -266,11 +267,12 @@ class DeterministicModel(Model):
     autograph = False
     acting: Sequence[str] = ("actor",)
     groups: Mapping[str, Sequence[str]] = {CRITIC: ("critics",), ACTOR: ("actor",)}
+    actor_type: type[DeterministicActor] = DeterministicActor
 
-    def __init__(self, config: NoisyReplayConfig, seed: int, critics: int, target_every: int = 1):
+    def __init__(self, config: ContinuousConfig, seed: int, critics: int, target_every: int = 1):
         super().__init__()
         self.space = config.action_space
-        self.actor = DeterministicActor(config, seed)
+        self.actor = self.actor_type(config, seed)
         self.critics = Critics(config, seed, critics, normalizers=self.actor.encoder.normalizers)
         self.target_actor = Target(self.actor, tau=config.tau)
         self.target_critics = Target(self.critics, tau=config.tau, every=target_every)

@@ -1,6 +1,7 @@
 """Channels and ports: the options and the credentials of both ends of gRPC connections."""
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -77,6 +78,37 @@ def make_channel(
     if security.token:
         return grpc.intercept_channel(channel, TokenSender(lambda: security.token))
     return channel
+
+
+def make_server(
+    name: str,
+    max_calls: int,
+    security: ServerSecurity | None,
+    max_message_bytes: int | None = None,
+    lanes: Sequence[grpc.ServerInterceptor] = (),
+    threads: int | None = None,
+) -> grpc.Server:
+    """Returns a server without services and ports.
+
+    Args:
+      name: of its threads.
+      max_calls: see `make_interceptors`; a further call is refused.
+      security: see `make_interceptors`.
+      max_message_bytes: longest message that it receives; None: gRPC's 4 MiB.
+      lanes: see `make_interceptors`.
+      threads: maximum number of threads; None: one for each call.
+    """
+    limit = (
+        ()
+        if max_message_bytes is None
+        else (("grpc.max_receive_message_length", max_message_bytes),)
+    )
+    return grpc.server(
+        ThreadPoolExecutor(threads or max_calls, thread_name_prefix=name),
+        options=(*SERVER_OPTIONS, *limit),
+        maximum_concurrent_rpcs=max_calls,
+        interceptors=make_interceptors(security, max_calls, lanes),
+    )
 
 
 def make_interceptors(

@@ -3,14 +3,13 @@
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent import futures
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import grpc
 
 from relaax_like.bridge import frames, messages
-from relaax_like.bridge.channel import SERVER_OPTIONS, bind, make_channel, make_interceptors
+from relaax_like.bridge.channel import bind, make_channel, make_server
 from relaax_like.bridge.collecting import CollectStream
 from relaax_like.bridge.errors import PARAMETER_SERVER, ClosedChannelError, translate
 from relaax_like.bridge.experience_servicer import (
@@ -344,9 +343,8 @@ class BridgeControl:
           RelaaxError: the address cannot be used, see `channel.bind`.
         """
         message_bytes = max(max_message_bytes(backend.manifest), MAX_METRICS_BYTES)
-        limit = ("grpc.max_receive_message_length", message_bytes)
         lanes = [SharedMemoryLane(backend.manifest)]
-        server = _make_server("bridge", _MAX_CALLS, security, lanes, limit)
+        server = make_server("bridge", _MAX_CALLS, security, message_bytes, lanes)
         servicers = [
             ParameterServerServicer(backend),
             ExperienceServicer(backend, experience),
@@ -379,7 +377,7 @@ class BridgeControl:
         Raises:
           RelaaxError: the address cannot be used, see `channel.bind`.
         """
-        server = _make_server("waiting", _MAX_WAITING_CALLS, security)
+        server = make_server("waiting", _MAX_WAITING_CALLS, security)
         add_service(server, make_spaces_servicer(propose))
         add_health(server)
         server.add_generic_rpc_handlers((WaitingHandler(text),))
@@ -391,18 +389,3 @@ def _make_tutorial_servicer(backend: ParameterServerBackend) -> Any:
     from relaax_like.bridge.tutorial_servicer import TutorialServicer
 
     return TutorialServicer(backend)
-
-
-def _make_server(
-    name: str,
-    max_calls: int,
-    security: ServerSecurity | None,
-    lanes: Sequence[grpc.ServerInterceptor] = (),
-    *options: tuple[str, int],
-) -> grpc.Server:
-    return grpc.server(
-        futures.ThreadPoolExecutor(max_calls, thread_name_prefix=name),
-        options=(*SERVER_OPTIONS, *options),
-        maximum_concurrent_rpcs=max_calls,
-        interceptors=make_interceptors(security, max_calls, lanes),
-    )

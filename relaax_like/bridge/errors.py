@@ -4,7 +4,7 @@ The client decides by the codes, and only repeats the texts.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import grpc
@@ -18,7 +18,9 @@ from relaax_like.wire.errors import (
     ServerUnavailableError,
 )
 
-_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+# The first that fits decides.
+Codes = Sequence[tuple[type[Exception], grpc.StatusCode]]
+_CODES: Codes = (
     (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),
     (LeasedError, grpc.StatusCode.FAILED_PRECONDITION),
     (ServerUnavailableError, grpc.StatusCode.UNAVAILABLE),
@@ -42,21 +44,27 @@ _REASONS = {
 }
 # What gRPC's server itself answers beyond `maximum_concurrent_rpcs`.
 _TOO_MANY_CALLS = "Concurrent RPC limit exceeded!"
+_MAX_TEXT = 4000  # characters: gRPC sends the text as metadata
 # The token or its role is not sufficient; see bridge/access.py.
 _NOT_ALLOWED = (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
 
 
-def abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
+def abort(context: grpc.ServicerContext, error: Exception, codes: Codes = ()) -> NoReturn:
     """Ends a call with the status code of `error`.
+
+    Args:
+      context: of the call.
+      error: of the request.
+      codes: of errors that only this service has.
 
     Raises:
       Exception: always: gRPC's own exception, or `error` if it has no code; gRPC then answers
         UNKNOWN.
     """
-    for kind, code in _CODES:
+    for kind, code in (*codes, *_CODES):
         if isinstance(error, kind):
             context.set_trailing_metadata((OWN_TEXT,))
-            context.abort(code, str(error))
+            context.abort(code, str(error)[:_MAX_TEXT])
     raise error
 
 
@@ -167,12 +175,17 @@ def to_exception(error: grpc.RpcError, address: str, server: str = PARAMETER_SER
 
 
 @contextlib.contextmanager
-def translate(address: str, server: str = PARAMETER_SERVER) -> Iterator[None]:
+def translate(
+    address: str,
+    server: str = PARAMETER_SERVER,
+    convert: Callable[[grpc.RpcError, str, str], Exception] = to_exception,
+) -> Iterator[None]:
     """Converts gRPC's errors in its block to our exceptions.
 
     Args:
       address: of the server, for the text.
       server: what the server is, for the text.
+      convert: returns the exception of an error, with the arguments of `to_exception`.
 
     Raises:
       ClosedChannelError: this process has closed the channel, as at its end.
@@ -184,7 +197,7 @@ def translate(address: str, server: str = PARAMETER_SERVER) -> Iterator[None]:
         # The error is the call itself: objects in its frames, such as shared memory, would be kept
         # until the next garbage collection.
         error.__traceback__ = None
-        raise to_exception(error, address, server) from None
+        raise convert(error, address, server) from None
     except InvalidInputError:
         raise
     except ValueError as error:

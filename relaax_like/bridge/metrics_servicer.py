@@ -1,10 +1,8 @@
 """The gRPC service that records metrics: of the metrics server, parameter server or learner."""
 
-from concurrent.futures import ThreadPoolExecutor
-
 import grpc
 
-from relaax_like.bridge.channel import bind, make_interceptors
+from relaax_like.bridge.channel import bind, make_server
 from relaax_like.bridge.serving import add_health
 from relaax_like.config.address import Address
 from relaax_like.core.metrics import Metrics
@@ -92,16 +90,8 @@ def create_metrics_server(
     Raises:
       ConfigError: the port is taken, or the address cannot be used on this machine.
     """
-    server = grpc.server(
-        ThreadPoolExecutor(_MAX_WORKERS, thread_name_prefix="metrics server"),
-        maximum_concurrent_rpcs=_MAX_CALLS,
-        interceptors=make_interceptors(security, _MAX_CALLS),
-        options=[
-            # Otherwise a second server on the port starts silently and receives part of the calls.
-            ("grpc.so_reuseport", 0),
-            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-        ],
-    )
+    name = "metrics server"
+    server = make_server(name, _MAX_CALLS, security, MAX_MESSAGE_BYTES, threads=_MAX_WORKERS)
     add_metrics_servicer(server, recorder)
     add_health(server, SERVICE)
     try:

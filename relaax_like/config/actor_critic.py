@@ -9,6 +9,8 @@ from relaax_like.config.leaves import LEARNED, ActionConfig, Bound, Choices, Std
 from relaax_like.config.network import NetworkConfig
 from relaax_like.wire.spaces import ACTION
 
+# Variable groups of an `ActorCritic`: one if its networks share layers, or one of each.
+SHARED, ACTOR, CRITIC = "default", "actor", "critic"
 # Name of an array that agents store together with the actions; see `core.prediction.LOG_PROB`.
 _TAKEN_NAME = "log_prob"
 
@@ -50,6 +52,11 @@ class ActorCriticConfig(EncoderConfig):
     """With bounded: lowest action of the environment, as one number or one per component."""
     action_high: Bound | None = None
     """With bounded: highest action of the environment, as one number or one per component."""
+
+    @property
+    def network_groups(self) -> tuple[str, ...]:
+        """The variable groups of the networks; see `ActorCritic.separate`."""
+        return (SHARED,) if self.shared_network else (ACTOR, CRITIC)
 
     def _validate_action_keys(self) -> None:
         if self.actions is None:

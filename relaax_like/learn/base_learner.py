@@ -103,7 +103,6 @@ class BaseLearner:
     be used in any thread.
 
     Attributes:
-      name: of the learner.
       get_data: source of the data for `setup_dataloader`; set it, or override it with a method.
       rank: number of this learner among those that train together; 0 writes checkpoints and curves.
       device: the device for the policy: "cpu", or with `use_cuda` "cuda:N", N being the rank mod 8.
@@ -138,7 +137,7 @@ class BaseLearner:
     """
 
     # Overridden by subclasses.
-    name = "BaseLearner"
+    _name = "BaseLearner"
     get_data: GetData | None = None
 
     def __init__(
@@ -168,7 +167,7 @@ class BaseLearner:
         self.device = f"cuda:{rank % _GPUS_PER_HOST}" if self._config.use_cuda else "cpu"
         self.load_path = self._config.load_path
         self._exp_dir = Path(exp_dir)
-        self.logger = logging.getLogger(f"{__name__}.{self.name}.{rank}")
+        self.logger = logging.getLogger(f"{__name__}.{self._name}.{rank}")
         recorder = NullMetrics() if metrics is None else metrics
         self.tb_logger = recorder if rank == 0 else None
         self.monitor = Monitor() if rank == 0 else None
@@ -373,6 +372,11 @@ class BaseLearner:
         self.logger.info("loaded %s: iteration %d", path, self.last_iter)
 
     # Properties.
+
+    @property
+    def name(self) -> str:
+        """Name of the learner."""
+        return self._name
 
     @property
     def policy(self) -> TrainedPolicy:

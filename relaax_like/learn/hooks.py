@@ -38,9 +38,6 @@ class Hook(abc.ABC):
       name: identifies the hook.
       priority: 0 or more; lower runs earlier.
 
-    Attributes:
-      name, priority: as the arguments.
-
     Raises:
       ConfigError: the priority is below 0, or NaN.
     """
@@ -48,8 +45,18 @@ class Hook(abc.ABC):
     def __init__(self, name: str, priority: float):
         if not priority >= 0:
             raise ConfigError(f"hook {name}: priority is {priority}, expected 0 or more")
-        self.name = name
-        self.priority = priority
+        self._name = name
+        self._priority = priority
+
+    @property
+    def name(self) -> str:
+        """The hook's name."""
+        return self._name
+
+    @property
+    def priority(self) -> float:
+        """Order among the hooks at the same position; lower runs earlier."""
+        return self._priority
 
     @abc.abstractmethod
     def __call__(self, engine: Any) -> Any:
@@ -65,9 +72,6 @@ class LearnerHook(Hook):
       position: before_run, before_iter, after_iter or after_run. In after_iter `engine.last_iter`
         does not count the current iteration yet; `engine.updates` does.
 
-    Attributes:
-      name, priority, position: as the arguments.
-
     Raises:
       ConfigError: the priority is below 0 or NaN, or there is no such position.
     """
@@ -78,7 +82,12 @@ class LearnerHook(Hook):
             raise ConfigError(
                 f"hook {name}: position is {position!r}, expected {_either(POSITIONS)}"
             )
-        self.position = position
+        self._position = position
+
+    @property
+    def position(self) -> str:
+        """When the hook is called."""
+        return self._position
 
     @abc.abstractmethod
     def __call__(self, engine: "BaseLearner") -> Any:

@@ -19,27 +19,19 @@ from relaax_like.addons.coordinator.job import (
     validate_size,
 )
 from relaax_like.addons.coordinator.tasks import NameInUseError, RefusedAttemptError
+from relaax_like.bridge import errors
 from relaax_like.bridge.channel import make_channel
-from relaax_like.bridge.errors import OWN_TEXT
 from relaax_like.config.address import parse_address
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.v1 import coordinator_pb2_grpc as pb_grpc
 from relaax_like.wire.backoff import draw_pause_sec
 from relaax_like.wire.closing import Closing
-from relaax_like.wire.errors import (
-    InvalidInputError,
-    NotAllowedError,
-    ProtocolError,
-    ServerUnavailableError,
-)
+from relaax_like.wire.errors import InvalidInputError, NotAllowedError, ServerUnavailableError
 from relaax_like.wire.security import ClientSecurity
 from relaax_like.wire.tls import find_tls_mistake
 
 CALL_SEC = 10.0
 T = TypeVar("T")
-_UNREACHABLE = "nothing listens there, or the connection was lost; is it running?"
-# What gRPC's server itself answers beyond `maximum_concurrent_rpcs`.
-_TOO_MANY_CALLS = "Concurrent RPC limit exceeded!"
 
 
 class CoordinatorLink(Closing):
@@ -92,7 +84,7 @@ class CoordinatorLink(Closing):
                 f"{request.DESCRIPTOR.name}: a message of {request.ByteSize()} bytes, expected at "
                 f"most {MAX_MESSAGE_BYTES}; shorten its longest field"
             )
-        with self._translating(timeout_sec):
+        with self._translating():
             return act(request, timeout=timeout_sec)
 
     def stream(self, act: Callable[..., Any], request: Any, timeout_sec: float) -> Iterator[Any]:
@@ -100,68 +92,29 @@ class CoordinatorLink(Closing):
 
         Arguments and exceptions are those of `call`; nothing is sent before the first iteration.
         """
-        with self._translating(timeout_sec):
+        with self._translating():
             yield from act(request, timeout=timeout_sec)
-
-    @contextlib.contextmanager
-    def _translating(self, timeout_sec: float) -> Iterator[None]:
-        try:
-            yield
-        except grpc.RpcError as error:
-            raise self._to_exception(error, timeout_sec) from None
-        except ValueError as error:  # gRPC's, for a closed channel
-            raise ServerUnavailableError(
-                f"this process has closed its connection to the coordinator at {self.address} "
-                f"({error}); open a new one"
-            ) from None
 
     def close(self) -> None:
         """Closes the connection. Idempotent."""
         self._channel.close()
 
-    def _to_exception(self, error: grpc.RpcError, timeout_sec: float) -> Exception:
-        code, details = error.code(), error.details() or ""
-        where = f"the coordinator at {self.address}"
-        match code:
-            case grpc.StatusCode.INVALID_ARGUMENT | grpc.StatusCode.NOT_FOUND:
+    def _translating(self) -> contextlib.AbstractContextManager[None]:
+        return errors.translate(self.address, "the coordinator", self._to_exception)
+
+    def _to_exception(self, error: grpc.RpcError, address: str, server: str) -> Exception:
+        details = error.details() or ""
+        match error.code():
+            case grpc.StatusCode.NOT_FOUND:
                 return InvalidInputError(details, "")
             case grpc.StatusCode.FAILED_PRECONDITION:
                 return RefusedAttemptError(details)
             case grpc.StatusCode.ALREADY_EXISTS:
                 return NameInUseError(details)
-            case grpc.StatusCode.UNAUTHENTICATED | grpc.StatusCode.PERMISSION_DENIED:
-                return NotAllowedError(f"{where} refused: {details}")
             case grpc.StatusCode.UNAVAILABLE:
-                mistake = find_tls_mistake(self._where.host, self._where.port, self._tls)
-                if mistake:
-                    return NotAllowedError(f"{where}: {mistake}")
-                is_ours = OWN_TEXT in (error.trailing_metadata() or ())
-                if is_ours:
-                    return ServerUnavailableError(f"{where}: {details}")
-                return ServerUnavailableError(f"no answer from {where}: {_UNREACHABLE}")
-            case grpc.StatusCode.UNIMPLEMENTED:
-                return ProtocolError(
-                    f"what listens at {self.address} is not a coordinator of this version of "
-                    "relaax_like; use the address of a running `relaax jobs serve`, and the same "
-                    "version of relaax_like at both ends"
-                )
-            case grpc.StatusCode.RESOURCE_EXHAUSTED:
-                if details == _TOO_MANY_CALLS:
-                    details = "it already serves the maximum number of calls; retry later"
-                return ServerUnavailableError(f"{where}: {details}")
-            case grpc.StatusCode.DEADLINE_EXCEEDED:
-                return ServerUnavailableError(
-                    f"no answer from {where} within {timeout_sec:g} s; retry later"
-                )
-            case grpc.StatusCode.CANCELLED:
-                return ServerUnavailableError(
-                    f"no answer from {where}: the call was cancelled, because one end was closing; "
-                    "retry later"
-                )
-        return ProtocolError(
-            f"{where} answered {code.name}: {details:.500}; check the address, and the "
-            "coordinator's log"
-        )
+                if mistake := find_tls_mistake(self._where.host, self._where.port, self._tls):
+                    return NotAllowedError(f"{server} at {address}: {mistake}")
+        return errors.to_exception(error, address, server)
 
 
 class JobsClient(Closing):

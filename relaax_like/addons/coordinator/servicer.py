@@ -4,8 +4,7 @@ import functools
 import itertools
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 
@@ -20,8 +19,8 @@ from relaax_like.addons.coordinator.job import (
 from relaax_like.addons.coordinator.job_queue import QueueFullError
 from relaax_like.addons.coordinator.tasks import NameInUseError, RefusedAttemptError
 from relaax_like.addons.coordinator.versions import pack_version
-from relaax_like.bridge.channel import SERVER_OPTIONS, bind, make_interceptors
-from relaax_like.bridge.errors import OWN_TEXT
+from relaax_like.bridge.channel import bind, make_server
+from relaax_like.bridge.errors import abort
 from relaax_like.bridge.serving import add_health
 from relaax_like.config.address import Address
 from relaax_like.config.job_keys import validate_job_config
@@ -39,15 +38,12 @@ SERVICE = "relaax.v1.Coordinator"
 # A poll of each slave, and as many other calls; one address can have half of them.
 _MAX_CALLS = 4 * MAX_SLAVES
 _VERSION_SEC = 600.0
-# The first that fits decides.
-_CODES: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
+_CODES = (
     (RefusedAttemptError, grpc.StatusCode.FAILED_PRECONDITION),
     (NoSuchJobError, grpc.StatusCode.NOT_FOUND),
     (NameInUseError, grpc.StatusCode.ALREADY_EXISTS),
     (QueueFullError, grpc.StatusCode.RESOURCE_EXHAUSTED),
-    (InvalidInputError, grpc.StatusCode.INVALID_ARGUMENT),
     (ConfigError, grpc.StatusCode.INVALID_ARGUMENT),
-    (ServerUnavailableError, grpc.StatusCode.UNAVAILABLE),
 )
 
 
@@ -58,15 +54,7 @@ def _answer(context: grpc.ServicerContext, request: Any, act: Callable[[], Any])
             validate_name(request.slave, "slave")
         return act()
     except RelaaxError as error:
-        _abort(context, error)
-
-
-def _abort(context: grpc.ServicerContext, error: Exception) -> NoReturn:
-    for kind, code in _CODES:
-        if isinstance(error, kind):
-            context.set_trailing_metadata((OWN_TEXT,))
-            context.abort(code, str(error)[:4000])
-    raise error
+        abort(context, error, _CODES)
 
 
 def _answering(act: Callable[[Any, Any], Any]) -> Callable[[Any, Any, grpc.ServicerContext], Any]:
@@ -158,7 +146,7 @@ class CoordinatorServicer(pb_grpc.CoordinatorServicer):
         try:
             yield from pack_version(folder)
         except (OSError, InvalidInputError) as error:
-            _abort(
+            abort(
                 context,
                 ServerUnavailableError(
                     f"{folder}: the version cannot be read ({error}); check the coordinator's disk"
@@ -183,12 +171,7 @@ def create_coordinator_server(
       ConfigError: the port is taken, or the address cannot be used on this machine; the error
         names the process that holds the port, if possible.
     """
-    server = grpc.server(
-        ThreadPoolExecutor(_MAX_CALLS, thread_name_prefix="coordinator"),
-        maximum_concurrent_rpcs=_MAX_CALLS,
-        interceptors=make_interceptors(security, _MAX_CALLS),
-        options=[*SERVER_OPTIONS, ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)],
-    )
+    server = make_server("coordinator", _MAX_CALLS, security, MAX_MESSAGE_BYTES)
     pb_grpc.add_CoordinatorServicer_to_server(CoordinatorServicer(coordinator), server)
     add_health(server, SERVICE)
     try:
