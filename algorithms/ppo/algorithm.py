@@ -69,7 +69,8 @@ class PPO(Algorithm):
         minibatch if `normalize_advantage` says so. With `clip_value` the critic's error is the
         larger of two, see `_compute_value_cost`.
         """
-        config, seen, clip = self.config, self.model.evaluate(batch), self._compute_clip()
+        config, seen = self.config, self.model.evaluate(batch)
+        clip = self._schedule(config.clip, config.clip_schedule)
         ratios = tf.exp(seen.log_prob(batch.actions) - batch.log_prob)
         advantages = batch.extras["advantages"]
         if config.normalize_advantage == "minibatch":
@@ -79,7 +80,8 @@ class PPO(Algorithm):
         entropy = batch.mean(seen.policy.entropy())
         before = self.model.make_distribution(batch.extras["parameters"])
         mirrored = self._compare_with_mirror(batch, seen)
-        actor = -batch.mean(gains) - self._compute_entropy_weight() * entropy
+        weight = self._schedule(config.entropy_coefficient, config.entropy_schedule)
+        actor = -batch.mean(gains) - weight * entropy
         if config.mirror:
             actor += config.mirror * mirrored["mirror"]
         critic = config.value_coefficient * batch.mean(self._compute_value_cost(batch, seen.values))
@@ -122,12 +124,6 @@ class PPO(Algorithm):
             "mirror": batch.mean(tf.reduce_mean((a - b) ** 2, -1)),
             "asymmetry": tf.math.divide_no_nan(apart, size),
         }
-
-    def _compute_clip(self) -> tf.Tensor | float:
-        return self._schedule(self.config.clip, self.config.clip_schedule)
-
-    def _compute_entropy_weight(self) -> tf.Tensor | float:
-        return self._schedule(self.config.entropy_coefficient, self.config.entropy_schedule)
 
     def _schedule(self, value: Any, schedule: str) -> tf.Tensor | float:
         """Returns the current value of a setting; linear: it is 0 at max_global_step."""

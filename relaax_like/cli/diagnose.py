@@ -41,6 +41,7 @@ _CAUSES = {
 # An array with larger numbers is reported although it is finite.
 _LARGE_INPUT, _LARGE_REWARD, _LARGE_WEIGHT = 1e3, 1e3, 1e3
 _SMALL_LOG_STD = -6.0
+_OF_STATISTICS = (".count", ".mean", ".m2")
 
 
 def show_diagnosis(path: Path) -> int:
@@ -97,7 +98,11 @@ def find_causes(arrays: Mapping[str, np.ndarray]) -> list[str]:
                 "probability ratios overflow; raise entropy_coefficient, or lower "
                 "learning_rate."
             )
-        elif name.startswith("value/") and not _is_statistic(name) and largest > _LARGE_WEIGHT:
+        elif (
+            name.startswith("value/")
+            and not name.endswith(_OF_STATISTICS)
+            and largest > _LARGE_WEIGHT
+        ):
             lines.append(f"{name} reaches {largest:g}: lower the learning rates.")
     if not lines and (costs := _find_costs(arrays)):
         lines.append(_describe_costs(costs, int(arrays["updates"])))
@@ -126,10 +131,6 @@ def _describe_costs(costs: Sequence[str], updates: int) -> str:
     if updates:  # those before can have led to it
         line += ". If there is none, an exponential overflowed: lower the learning rates"
     return f"{line}."
-
-
-def _is_statistic(name: str) -> bool:
-    return name.endswith((".count", ".mean", ".m2"))
 
 
 def _print_not_finite(

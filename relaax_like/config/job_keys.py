@@ -234,7 +234,7 @@ def _find_section_problems(
                         'letters, digits, "-", "_", "+", "." and "/", with a letter, digit or "_" '
                         'first and after each "/"; a job cannot have a path'
                     )
-        elif _is_json_mapping(field.annotation) and isinstance(value, dict):
+        elif typing.get_args(field.annotation) == (str, JsonValue) and isinstance(value, dict):
             for part, one in _flatten(value, name):
                 if isinstance(one, str):
                     yield _refuse(part)
@@ -279,11 +279,6 @@ def _is_harmless(annotation: Any) -> bool:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return not find_refused_keys(annotation)
     return isinstance(annotation, type) and issubclass(annotation, Enum)
-
-
-def _is_json_mapping(annotation: Any) -> bool:
-    """Returns whether a type is a mapping to any JSON, such as the arguments of an environment."""
-    return typing.get_args(annotation) == (str, JsonValue)
 
 
 # Values.

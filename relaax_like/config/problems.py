@@ -46,7 +46,11 @@ class Problems:
     def add(self, loc: Loc, what: str) -> None:
         """Adds one problem of the key at `loc`."""
         key = ".".join(map(str, loc))
-        line = f"{self._document.place(loc)}: {key}: {what}" if key else self._at_top(what)
+        line = (
+            f"{self._document.place(loc)}: {key}: {what}"
+            if key
+            else f"{self._document.file}: {what}"
+        )
         self._lines[line] = None
 
     def add_validation(self, loc: Loc, model: type[BaseModel], error: ValidationError) -> None:
@@ -86,9 +90,6 @@ class Problems:
         near = difflib.get_close_matches(str(loc[-1]), known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         self.add(loc, f"unknown key{hint} (known: {', '.join(known)})")
-
-    def _at_top(self, what: str) -> str:
-        return f"{self._document.file}: {what}"
 
     def _written(self, loc: Loc) -> tuple[Loc, Any]:
         """Returns a path without the union members that Pydantic adds, and the value there."""

@@ -228,10 +228,7 @@ class Buffer:
         given = {_REWARD: rewards, _VALUE: values, _STATE: states, _ACTION: actions}
         if extras:
             given[_INFO] = extras
-        part = {field: self._convert(field, given[field], number) for field in given}
-        if not self._parts:
-            self._keep_first({field: _first_of(leaves) for field, leaves in part.items()})
-        self._add(part, terminal_value)
+        self._add(self._convert_all(given, number), terminal_value)
 
     def _add(self, part: dict[str, _Leaves], terminal_value: float) -> None:
         """Adds a trajectory, which was checked, and its returns."""
@@ -367,9 +364,7 @@ class Buffer:
         given = {field: state[f"{field}s"] for field in _FIELDS}
         if state["extras"]:
             given[_INFO] = state["extras"]
-        part = {field: self._convert(field, given[field], length) for field in given}
-        self._keep_first({field: _first_of(leaves) for field, leaves in part.items()})
-        self._parts = [part]
+        self._parts = [self._convert_all(given, length)]
         self._terminal_values = [float(value) for value in state["terminal_values"]]
 
     def _extend(self, other: "Buffer") -> None:
@@ -379,15 +374,17 @@ class Buffer:
         if self._parts:
             self._require_same_extras(set(other._first.get(_INFO, ())))
         row, rows = self._traj_idx[-1], other._join()
-        part = {
-            field: self._convert(field, _to_tree(leaves), len(other))
-            for field, leaves in rows.items()
-        }
-        if not self._parts:
-            self._keep_first({field: _first_of(leaves) for field, leaves in part.items()})
-        self._parts.append(part)
+        given = {field: _to_tree(leaves) for field, leaves in rows.items()}
+        self._parts.append(self._convert_all(given, len(other)))
         self._traj_idx += [row + stop for stop in other._traj_idx[1:]]
         self._terminal_values += other._terminal_values
+
+    def _convert_all(self, given: Mapping[str, _Given], rows: int) -> dict[str, _Leaves]:
+        """Converts the fields of `rows` steps; the first ones decide the shapes and dtypes."""
+        part = {field: self._convert(field, given[field], rows) for field in given}
+        first = {f: {n: leaf[0] for n, leaf in leaves.items()} for f, leaves in part.items()}
+        self._keep_first(first)
+        return part
 
     def _keep_first(self, elements: dict[str, _Leaves]) -> None:
         """Keeps names, shapes and dtypes of the first element of each field."""
@@ -543,10 +540,6 @@ def _stack(elements: Sequence[_Leaves]) -> _Leaves:
         name: np.array([element[name] for element in elements], leaf.dtype)
         for name, leaf in elements[0].items()
     }
-
-
-def _first_of(leaves: _Leaves) -> _Leaves:
-    return {name: leaf[0] for name, leaf in leaves.items()}
 
 
 def _to_tree(leaves: _Leaves) -> Any:

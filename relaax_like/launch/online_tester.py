@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -175,7 +175,7 @@ class TestHook(LearnerHook):
             self._publisher.save_next_publication(mean)
 
 
-class VersionTests:
+class VersionTests(Closing):
     """Tests a parameter server's values periodically, and keeps a snapshot if they are the best.
 
         with VersionTests(experiment, server):
@@ -214,12 +214,9 @@ class VersionTests:
         if self._thread.is_alive():
             self._thread.join(_CLOSE_SEC)
 
-    def __enter__(self) -> "VersionTests":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _run(self) -> None:
         due, failed, pause_sec = self._find_due(), 0, _POLL_SEC

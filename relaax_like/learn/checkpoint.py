@@ -66,7 +66,8 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "dtypes": {name: array.dtype.name for name, array in arrays.items()},
     }
     try:
-        write_arrays(path, {**arrays, _METADATA: _pack_metadata(metadata)}, _KIND)
+        packed = np.frombuffer(json.dumps(metadata).encode(), np.uint8)
+        write_arrays(path, {**arrays, _METADATA: packed}, _KIND)
     except OSError as error:
         raise SnapshotError(
             f"{path}: the checkpoint could not be written ({error.strerror or error})"
@@ -110,10 +111,6 @@ def _check_array(name: str, array: Any) -> np.ndarray:
             f"policy state: {name}: dtype {array.dtype}, expected one of {', '.join(DTYPES)}", name
         )
     return np.asarray(array)
-
-
-def _pack_metadata(metadata: dict[str, Any]) -> np.ndarray:
-    return np.frombuffer(json.dumps(metadata).encode(), np.uint8)
 
 
 def _make_checkpoint(arrays: dict[str, np.ndarray], metadata: dict[str, Any]) -> Checkpoint:

@@ -14,12 +14,12 @@ from typing import Any, cast
 
 import numpy as np
 
+from relaax_like.algorithm.acting import to_tensor_specs
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.batch import Batch, Losses, Reduction
 from relaax_like.algorithm.exploration import Exploration
 from relaax_like.algorithm.flare import FlareAlgorithm
 from relaax_like.algorithm.model import (
-    Specs,
     Tensors,
     get_learning_specs,
     get_normalizers,
@@ -176,10 +176,10 @@ class ComputationTask:
     def _specify(self, config: Any) -> None:
         """Reads what the model and the plan say about all compiled functions."""
         model = self._algorithm.model
-        self._input_specs = _to_signatures(model.get_input_specs())
-        learning_specs = _to_signatures(get_learning_specs(model))
-        self._state_specs = _to_signatures(model.get_state_specs())
-        action_specs = _to_signatures(model.get_action_specs())
+        self._input_specs = to_tensor_specs(model.get_input_specs())
+        learning_specs = to_tensor_specs(get_learning_specs(model))
+        self._state_specs = to_tensor_specs(model.get_state_specs())
+        action_specs = to_tensor_specs(model.get_action_specs())
         # The parts of a batch that are not `extras`, in the order of its tensors.
         self._specs = {
             "inputs": learning_specs,
@@ -189,7 +189,7 @@ class ComputationTask:
             "next_alive": {"alive": tf.TensorSpec([None], tf.float32)},
             "actions": action_specs,
             "next_actions": action_specs,
-            "rewards": _to_signatures(model.get_reward_specs()),
+            "rewards": to_tensor_specs(model.get_reward_specs()),
         }
         plan = get_task_plan(config, self.name)
         self._settings = TracedSettings(config, plan)
@@ -883,13 +883,6 @@ def concatenate(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
 def to_int64(number: int) -> tf.Tensor:
     """Returns a number as a scalar; only its lowest 63 bits if it is negative or too large."""
     return tf.constant(number & 0x7FFFFFFFFFFFFFFF, tf.int64)
-
-
-def _to_signatures(specs: Specs) -> dict[str, tf.TensorSpec]:
-    return {
-        name: tf.TensorSpec([None, *props["shape"]], props.get("dtype", "float32"), name)
-        for name, props in specs
-    }
 
 
 def _select(

@@ -17,6 +17,9 @@ Arrays = Mapping[str, np.ndarray]
 _MAX_BYTES = 1 << 31
 _MAX_ARRAYS = 1_000
 _MAX_NAME_LENGTH = 200
+# Fields of a Rollout, and of its message, besides the observations: arrays, and arrays by name.
+_ARRAYS, _OPTIONAL = ("next_alive", "rewards", "log_prob", "versions"), ("valid", "starts")
+_NAMED = ("actions", "states", "extras", "history")
 
 
 def rollout_to_bytes(rollout: Rollout) -> np.ndarray:
@@ -33,18 +36,12 @@ def rollout_to_bytes(rollout: Rollout) -> np.ndarray:
             write_ndarray(next_inputs, message.next_inputs[name])
             whole = np.concatenate([inputs, next_inputs[-1:]])
         write_ndarray(whole, message.inputs[name])
-    _write_all(rollout.actions, message.actions)
-    _write_all(rollout.states, message.states)
-    write_ndarray(rollout.next_alive, message.next_alive)
-    write_ndarray(rollout.rewards, message.rewards)
-    write_ndarray(rollout.log_prob, message.log_prob)
-    write_ndarray(rollout.versions, message.versions)
-    if rollout.valid is not None:
-        write_ndarray(rollout.valid, message.valid)
-    if rollout.starts is not None:
-        write_ndarray(rollout.starts, message.starts)
-    _write_all(rollout.extras, message.extras)
-    _write_all(rollout.history, message.history)
+    for name in (*_ARRAYS, *_OPTIONAL):
+        if (array := getattr(rollout, name)) is not None:
+            write_ndarray(array, getattr(message, name))
+    for kind in _NAMED:
+        for name, array in getattr(rollout, kind).items():
+            write_ndarray(array, getattr(message, kind)[name])
     return np.frombuffer(message.SerializeToString(), np.uint8)
 
 
@@ -59,8 +56,7 @@ def bytes_to_rollout(data: np.ndarray) -> Rollout:
         message = learner_pb2.Rollout.FromString(data.tobytes())
     except DecodeError:
         raise InvalidInputError("rollout: not a valid Rollout message") from None
-    observed = (message.inputs, message.next_inputs, message.history)
-    for arrays in (*observed, message.actions, message.states, message.extras):
+    for arrays in (getattr(message, kind) for kind in ("inputs", "next_inputs", *_NAMED)):
         # Errors name arrays: a name of a megabyte must not be returned in an error.
         if len(arrays) > _MAX_ARRAYS:
             raise InvalidInputError(
@@ -77,19 +73,13 @@ def bytes_to_rollout(data: np.ndarray) -> Rollout:
         if not array.ndim:
             raise InvalidInputError(f"inputs {name}: expected an array [T + 1, ...], got a number")
     apart = _read_all(message.next_inputs, "next_inputs")
+    present = (*_ARRAYS, *(name for name in _OPTIONAL if message.HasField(name)))
+    fields: dict[str, Any] = {name: _to_array(getattr(message, name), name) for name in present}
+    fields |= {kind: _read_all(getattr(message, kind), kind) for kind in _NAMED}
     return Rollout(
         inputs={name: array[:-1] for name, array in whole.items()},
         next_inputs={name: apart.get(name, array[1:]) for name, array in whole.items()},
-        next_alive=_to_array(message.next_alive, "next_alive"),
-        rewards=_to_array(message.rewards, "rewards"),
-        actions=_read_all(message.actions, "actions"),
-        log_prob=_to_array(message.log_prob, "log_prob"),
-        states=_read_all(message.states, "states"),
-        versions=_to_array(message.versions, "versions"),
-        valid=_to_array(message.valid, "valid") if message.HasField("valid") else None,
-        starts=_to_array(message.starts, "starts") if message.HasField("starts") else None,
-        extras=_read_all(message.extras, "extras"),
-        history=_read_all(message.history, "history"),
+        **fields,
     )
 
 
@@ -104,11 +94,6 @@ def _find_whole(inputs: np.ndarray, next_inputs: np.ndarray) -> np.ndarray | Non
     ):
         return whole
     return None
-
-
-def _write_all(arrays: Arrays, messages: Any) -> None:
-    for name, array in arrays.items():
-        write_ndarray(array, messages[name])
 
 
 def _read_all(messages: Any, field: str) -> dict[str, np.ndarray]:

@@ -1,7 +1,6 @@
 """The parameter server's status for Prometheus: the data of `relaax status` as a web page."""
 
 from collections.abc import Callable, Iterator
-from types import TracebackType
 
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -9,6 +8,7 @@ from prometheus_client.registry import Collector
 
 from relaax_like.config.address import Address
 from relaax_like.core.records import Status
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.ports import describe_bind_failure
 
@@ -132,7 +132,7 @@ def _describe_served(status: Status) -> Iterator[Metric]:
     yield from (late, discarded, p99)
 
 
-class PrometheusPage:
+class PrometheusPage(Closing):
     """Serves the metrics at `http://HOST:PORT/metrics` until the end of its `with` block.
 
     Args:
@@ -158,15 +158,8 @@ class PrometheusPage:
             ) from None
         self.port = self._server.server_port
 
-    def __enter__(self) -> "PrometheusPage":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Stops serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

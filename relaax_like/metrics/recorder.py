@@ -167,7 +167,7 @@ def _point_to_event(point: Point) -> Event:
     value = event.summary.value.add()
     value.tag = point.name
     if point.histogram is None:
-        value.simple_value = _to_float32(point.y)
+        value.simple_value = min(max(point.y, -_MAX_FLOAT32), _MAX_FLOAT32)
     else:
         value.histo.CopyFrom(_histogram_to_proto(point.histogram))
     return event
@@ -183,11 +183,6 @@ def _histogram_to_proto(histogram: Histogram) -> HistogramProto:
         bucket_limit=histogram.edges[1:],
         bucket=histogram.counts,
     )
-
-
-def _to_float32(y: float) -> float:
-    """Limits a number to the range of a 32-bit float; protobuf would write infinity."""
-    return min(max(y, -_MAX_FLOAT32), _MAX_FLOAT32)
 
 
 def _pack_records(events: list[Event]) -> bytes:

@@ -426,12 +426,8 @@ def _describe(request: GroupRequest) -> dict[str, Any]:
         "sums": len(request.sums),
         "groups": request.groups,
         "clip": dict(request.clip),
-        "gradient": _get_size(request),
+        "gradient": -1 if request.gradient is None else request.gradient.size,
     }
-
-
-def _get_size(request: GroupRequest) -> int:
-    return -1 if request.gradient is None else request.gradient.size
 
 
 def _clip(total: np.ndarray, clip: Mapping[str, float], layout: Manifest) -> dict[str, float]:

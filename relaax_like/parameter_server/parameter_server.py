@@ -232,9 +232,7 @@ class ParameterServer(ParameterServerBackend, Publisher, Closing):
         """
         if push.client_id == GROUP:
             self._statistics.count_refused("bad client id")
-            raise Refused(
-                "bad client id", f"client_id: {GROUP} is reserved; choose another one", "client_id"
-            )
+            raise Refused("bad client id", f"client_id: {GROUP} is reserved; choose another one")
         return self._push(push, timeout_sec)
 
     def push_joint(self, push: Push) -> Reply:

@@ -30,7 +30,7 @@ class Refused(InvalidInputError):
       reason: short reason under which a refused push is counted.
     """
 
-    def __init__(self, reason: str, message: str, field: str):
+    def __init__(self, reason: str, message: str, field: str | None = None):
         super().__init__(message, field)
         self.reason = reason
 
@@ -62,7 +62,6 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
             "bad count",
             f"env_steps: {push.env_steps}, but this run can count at most "
             f"{_MAX_GLOBAL_T - global_t} more",
-            "env_steps",
         )
     if push.episodes:
         _validate_episodes(push.episodes)
@@ -76,7 +75,6 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
                 "unknown group",
                 f"groups: {', '.join(push.groups)[:60]}, but there is no gradient; leave "
                 "groups empty",
-                "groups",
             )
         return None
     if push.fingerprint != manifest.fingerprint:
@@ -85,7 +83,6 @@ def validate_push(push: Push, manifest: Manifest, global_t: int) -> np.ndarray |
             f"fingerprint: {push.fingerprint:#x}, expected {manifest.fingerprint:#x}; the "
             "gradient belongs to a different model, so start the agent with the settings and the "
             "algorithm's code of this run",
-            "fingerprint",
         )
     _validate_count("gradient_version", push.gradient_version)
     layout = manifest
@@ -128,13 +125,11 @@ def validate_gradient(gradient: np.ndarray, layout: Manifest) -> np.ndarray:
             "not finite",
             f"{name}: the gradient contains {get_not_finite(flat)}, expected finite numbers; lower "
             "the learning rate, or check the rewards and observations",
-            name,
         )
     norm = np.linalg.norm(flat.astype(np.float64))
     raise Refused(
         "too large",
         f"gradient: its norm is {norm:.2g}, but no optimizer can handle more than 1e19; clip it",
-        "gradient",
     )
 
 
@@ -154,21 +149,18 @@ def validate_client_id(client_id: str) -> None:
             "bad client id",
             f"client_id: {client_id[:40]!r} of length {len(client_id)}, expected 1 to "
             f"{MAX_CLIENT_ID} printable characters",
-            "client_id",
         )
 
 
 def _validate_count(name: str, count: int) -> None:
     if not isinstance(count, (int, np.integer)) or not 0 <= count <= MAX_ENV_STEPS:
-        raise Refused("bad count", f"{name}: {count!r}, expected an integer in 0..2^40", name)
+        raise Refused("bad count", f"{name}: {count!r}, expected an integer in 0..2^40")
 
 
 def _validate_episodes(episodes: Sequence[EpisodeReport]) -> None:
     if len(episodes) > MAX_EPISODES:
         raise Refused(
-            "bad episode",
-            f"episodes: {len(episodes)} in one push, expected at most {MAX_EPISODES}",
-            "episodes",
+            "bad episode", f"episodes: {len(episodes)} in one push, expected at most {MAX_EPISODES}"
         )
     with _refusing("bad episode"):
         validate_reports(episodes)

@@ -444,7 +444,7 @@ def read_version(directory: Path, version: int) -> State:
       SnapshotError: there is no such snapshot (the error lists the existing versions), it is
         damaged or has a format that this version does not know, or the folder cannot be read.
     """
-    names = {_get_version(name): name for name in list_names(directory)}
+    names = {int(name.rpartition("-")[2]): name for name in list_names(directory)}
     if version not in names:
         existing = "the folder does not exist, or contains no snapshots"
         if names:
@@ -485,11 +485,6 @@ def list_names(directory: Path) -> list[str]:
 def is_snapshot_name(name: str) -> bool:
     """Returns whether a directory of this name is a snapshot."""
     return _NAME.match(name) is not None
-
-
-def _get_version(name: str) -> int:
-    """Returns the version in the name of a snapshot."""
-    return int(name.rpartition("-")[2])
 
 
 def describe_difference(saved: Manifest, wanted: Manifest) -> str:

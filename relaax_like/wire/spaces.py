@@ -128,13 +128,7 @@ class Space:
         Args:
           slots: number of slots.
         """
-        if 0 in self.shape:
-            return 0
-        size = DTYPES[self.dtype].itemsize * slots
-        for length in self.shape:  # Python integers, which do not overflow
-            size *= length
-            if size > MAX_LEAF_BYTES:
-                return None
+        size = DTYPES[self.dtype].itemsize * slots * math.prod(self.shape)  # which cannot overflow
         return size if size <= MAX_LEAF_BYTES else None
 
     def validate(
@@ -420,9 +414,9 @@ class MultiDiscrete(Space):
     @classmethod
     def read(cls, message: rlx_pb2.Space) -> dict[str, Any]:
         """See `Space`."""
-        if not _has_components(tuple(message.shape[: MAX_AXES + 1]), len(message.n)):
-            described = _describe_count(message.n, tuple(message.shape[: MAX_AXES + 1]))
-            raise InvalidInputError(f"MULTI_DISCRETE {described}", "n")
+        shape = tuple(message.shape[: MAX_AXES + 1])
+        if math.prod(shape) != len(message.n):
+            raise InvalidInputError(f"MULTI_DISCRETE {_describe_count(message.n, shape)}", "n")
         # One more than there can be, for the error.
         return {"n": tuple(message.n), "starts": tuple(message.starts[: len(message.n) + 1])}
 
@@ -430,7 +424,7 @@ class MultiDiscrete(Space):
         super().__post_init__()
         for name in ("n", "starts"):
             object.__setattr__(self, name, _read_integers(name, getattr(self, name)))
-        if not _has_components(self.shape, len(self.n)):
+        if math.prod(self.shape) != len(self.n):
             raise InvalidInputError(
                 f"space: MultiDiscrete {_describe_count(self.n, self.shape)}", "n"
             )
@@ -586,18 +580,6 @@ def _describe_count(n: Sequence[int], shape: tuple[int, ...]) -> str:
         f"with n of length {len(n)}, expected one number from 1 to {MAX_DISCRETE} for each "
         f"component of shape {list(shape)}"
     )
-
-
-def _has_components(shape: tuple[int, ...], components: int) -> bool:
-    """Returns whether a shape has `components` components, without computing larger products."""
-    if 0 in shape:
-        return components == 0
-    product = 1
-    for length in shape:
-        product *= length
-        if product > components:
-            return False
-    return product == components
 
 
 Spaces = dict[str, Space]

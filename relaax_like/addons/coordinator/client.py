@@ -26,7 +26,12 @@ from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.v1 import coordinator_pb2_grpc as pb_grpc
 from relaax_like.wire.backoff import draw_pause_sec
 from relaax_like.wire.closing import Closing
-from relaax_like.wire.errors import InvalidInputError, NotAllowedError, ServerUnavailableError
+from relaax_like.wire.errors import (
+    InvalidInputError,
+    NotAllowedError,
+    ProtocolError,
+    ServerUnavailableError,
+)
 from relaax_like.wire.security import ClientSecurity
 from relaax_like.wire.tls import find_tls_mistake
 
@@ -114,6 +119,12 @@ class CoordinatorLink(Closing):
             case grpc.StatusCode.UNAVAILABLE:
                 if mistake := find_tls_mistake(self._where.host, self._where.port, self._tls):
                     return NotAllowedError(f"{server} at {address}: {mistake}")
+            case grpc.StatusCode.UNIMPLEMENTED:
+                return ProtocolError(
+                    f"what listens at {address} is not a coordinator of this version of "
+                    "relaax_like; use the address of a running `relaax jobs serve`, and the same "
+                    "version of relaax_like at both ends"
+                )
         return errors.to_exception(error, address, server)
 
 

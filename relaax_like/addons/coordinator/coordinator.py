@@ -657,17 +657,19 @@ class Coordinator(Closing):
 
     def _start(self, job: Job, slave: _Slave) -> None:
         attempt = self._queue.begin(job, slave.name)
+        more = {"has_version": bool(job.version), "collectors": job.collectors}
+        self._give(slave, attempt, START, job, more)
+        logger.info("%s: %s starts on slave %s", attempt, job.name, slave.name)
+
+    def _give(
+        self, slave: _Slave, attempt: Attempt, task: str, job: Job, more: Mapping[str, Any]
+    ) -> None:
+        """Assigns an attempt to a slave, and sends the task to start it."""
         slave.attempt, slave.is_confirmed = attempt, False
         slave.progress, slave.progress_at = "", self._clock()
-        payload = {
-            "job": attempt.job,
-            "attempt": attempt.number,
-            "config": json.loads(job.config),
-            "has_version": bool(job.version),
-            "collectors": job.collectors,
-        }
-        self._send(slave, START, payload).attempt = attempt
-        logger.info("%s: %s starts on slave %s", attempt, job.name, slave.name)
+        config = json.loads(job.config)
+        payload = {"job": attempt.job, "attempt": attempt.number, "config": config, **more}
+        self._send(slave, task, payload).attempt = attempt
 
     # With the lock held: collectors.
 
@@ -708,16 +710,8 @@ class Coordinator(Closing):
             if one.is_free and one.has(job) and one.reaches(learner)
         ]
         for attempt, slave in zip(missing, able, strict=False):
-            slave.attempt, slave.is_confirmed = attempt, False
-            slave.progress, slave.progress_at = "", self._clock()
-            payload = {
-                "job": attempt.job,
-                "attempt": attempt.number,
-                "collector": attempt.collector,
-                "config": json.loads(job.config),
-                **learner.addresses,
-            }
-            self._send(slave, COLLECTOR_START, payload).attempt = attempt
+            more = {"collector": attempt.collector, **learner.addresses}
+            self._give(slave, attempt, COLLECTOR_START, job, more)
             logger.info("%s: starts on slave %s", attempt, slave.name)
         return min(len(missing), len(able))
 

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from relaax_like.addons.coordinator.client import CoordinatorLink
 from relaax_like.addons.coordinator.job import (
@@ -40,6 +40,7 @@ from relaax_like.addons.coordinator.tasks import (
 )
 from relaax_like.v1 import coordinator_pb2 as pb
 from relaax_like.wire.backoff import draw_pause_sec
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import (
     InvalidInputError,
     NotAllowedError,
@@ -88,7 +89,7 @@ class Doing(NamedTuple):
     addresses: Mapping[str, Any] = MappingProxyType({})
 
 
-class Slave(abc.ABC):
+class Slave(Closing, abc.ABC):
     """A session with a coordinator. A subclass defines `_process_task`. A context manager.
 
         slave = MySlave("localhost:7004", "slave-1")
@@ -192,12 +193,9 @@ class Slave(abc.ABC):
                 continue
         self.link.close()
 
-    def __enter__(self) -> "Slave":
+    def __enter__(self) -> Self:
         self.start()
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def stop_taking_jobs(self) -> None:
         """Reports, with the next poll, that the slave takes no more jobs."""

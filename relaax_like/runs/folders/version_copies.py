@@ -4,6 +4,7 @@ import contextlib
 import logging
 import threading
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.learn.checkpoint import Checkpoint, checkpoint_path, save_checkpoint
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.snapshot_format import State
+from relaax_like.wire.closing import Closing
 from relaax_like.wire.errors import SnapshotError
 
 logger = logging.getLogger(__name__)
@@ -18,7 +20,7 @@ logger = logging.getLogger(__name__)
 _POLL_SEC = 0.2
 
 
-class VersionCopies:
+class VersionCopies(Closing):
     """Writes `RUN/ckpt/version_N.npz` every `every` versions, and at the end if one is due.
 
         with VersionCopies(server, run_dir, every=1000):
@@ -48,12 +50,9 @@ class VersionCopies:
         if self._thread.is_alive():
             self._thread.join()
 
-    def __enter__(self) -> "VersionCopies":
+    def __enter__(self) -> Self:
         self._thread.start()
         return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _run(self) -> None:
         is_last = False

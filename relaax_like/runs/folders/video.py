@@ -4,7 +4,6 @@ import contextlib
 import importlib.util
 import os
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -86,12 +85,7 @@ class FilmedSlots:
     def __enter__(self) -> "FilmedSlots":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if error is None:
             self.close()
             return
