@@ -1,7 +1,7 @@
 """Who plays in each slot: the names of agents, the games that they play, and their kinds."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,24 @@ from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import ACTION, MASK, OBSERVATION
 
 _KIND = re.compile(r"[A-Za-z0-9_\-.]{1,60}")
+
+# Field of the hello -> whether a value of it is valid, and what is expected.
+_VALUES: dict[str, tuple[Callable[[Any], object], str]] = {
+    "agents": (
+        lambda name: isinstance(name, str) and 1 <= len(name) <= 100 and name.isprintable(),
+        "1 to 100 printable characters",
+    ),
+    "games": (
+        lambda game: (
+            isinstance(game, int | np.integer) and game is not True and 0 <= game < 1 << 32
+        ),
+        "0 to 2**32 - 1",
+    ),
+    "kinds": (
+        lambda kind: isinstance(kind, str) and _KIND.fullmatch(kind),
+        "1 to 60 characters A-Z a-z 0-9 _ - .",
+    ),
+}
 
 
 def validate_agents(
@@ -45,20 +63,9 @@ def validate_agents(
             count = len(values) if hasattr(values, "__len__") else f"{values!r:.80}"
             raise InvalidInputError(f"{field}: {count}, expected {slots}, one per slot", field)
         fields[field] = list(values)
-    for name in fields.get("agents", ()):
-        if not (isinstance(name, str) and 1 <= len(name) <= 100 and name.isprintable()):
-            raise InvalidInputError(
-                f"agents: {name!r:.60}, expected 1 to 100 printable characters", "agents"
-            )
-    for game in fields.get("games", ()):
-        is_number = isinstance(game, int | np.integer) and not isinstance(game, bool)
-        if not is_number or not 0 <= game < 1 << 32:
-            raise InvalidInputError(f"games: {game!r:.60}, expected 0 to 2**32 - 1", "games")
-    for kind in fields.get("kinds", ()):
-        if not (isinstance(kind, str) and _KIND.fullmatch(kind)):
-            raise InvalidInputError(
-                f"kinds: {kind!r:.60}, expected 1 to 60 characters A-Z a-z 0-9 _ - .", "kinds"
-            )
+        is_valid, expected = _VALUES[field]
+        if wrong := [value for value in fields[field] if not is_valid(value)]:
+            raise InvalidInputError(f"{field}: {wrong[0]!r:.60}, expected {expected}", field)
     if kinds is not None:
         for plain, own in zip((OBSERVATION, ACTION), leaves, strict=True):
             _validate_leaves(fields["kinds"], plain, own)
