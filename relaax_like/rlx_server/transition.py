@@ -127,6 +127,12 @@ def check_step(
         )
     executed, overridden = _check_executed(step, action_spaces, slots)
     transition = _check_outcome(step, spaces, slots, observations)
+    if transition.ended is not None and "final_masks" in step and "final_observations" not in step:
+        raise ProtocolError(
+            "final_masks: received without final_observations; send both, or neither",
+            "OUT_OF_ORDER",
+            "final_masks",
+        )
     if (finals := transition.final_observations) is not None:  # nothing follows a terminal state
         cut = transition.truncated
         finals = _add_masks(finals, step, "final_masks", masks, slots, cut)

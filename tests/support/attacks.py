@@ -93,6 +93,13 @@ def attack_with_leaves(client: RawClient) -> None:
     client.ask(make_step(observations={str(leaf): array([1.0]) for leaf in range(10_000)}))
 
 
+def attack_with_masks(client: RawClient) -> None:
+    """Masks that no server has asked for, of an action that does not exist."""
+    client.greet()
+    client.ask(make_start())
+    client.ask(make_next(masks={"x" * 199: array([[1] * 10_000], "bool")}))
+
+
 ATTACKS = [
     attack_with_axes,
     attack_with_points,
@@ -101,4 +108,5 @@ ATTACKS = [
     attack_with_silence,
     attack_with_exploding_numbers,
     attack_with_leaves,
+    attack_with_masks,
 ]
