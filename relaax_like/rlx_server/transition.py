@@ -127,12 +127,6 @@ def check_step(
         )
     executed, overridden = _check_executed(step, action_spaces, slots)
     transition = _check_outcome(step, spaces, slots, observations)
-    if transition.ended is not None and "final_masks" in step and "final_observations" not in step:
-        raise ProtocolError(
-            "final_masks: received without final_observations; send both, or neither",
-            "OUT_OF_ORDER",
-            "final_masks",
-        )
     if (finals := transition.final_observations) is not None:  # nothing follows a terminal state
         cut = transition.truncated
         finals = _add_masks(finals, step, "final_masks", masks, slots, cut)
@@ -327,6 +321,12 @@ def _check_final(
                 f"final_observations: missing, but slot {np.flatnonzero(truncated)[0]} was "
                 "truncated; send the last observation of that episode, from which its value is "
                 "estimated"
+            )
+        if "final_masks" in step:
+            raise ProtocolError(
+                "final_masks: received without final_observations; send both, or neither",
+                "OUT_OF_ORDER",
+                "final_masks",
             )
         return None
     # Rows of slots that continue are ignored, so only the others are checked for range and NaN.
