@@ -197,7 +197,7 @@ def test_all_is_counted_through_the_death_of_a_parameter_server_and_a_resume(run
 @pytest.mark.parametrize(
     ("run", "victim"),
     [
-        # Without it, agents go on with the values that they have, and what they play is discarded.
+        # Without it, agents keep acting with the values that they have; their pushes are discarded.
         ("agent", ("parameter_server", "policy=red")),
         ("agent", ("rlx_server",)),
         ("server", ("rlx_server",)),
