@@ -110,6 +110,11 @@ class Segment:
         """Length in the flat vector, in bytes."""
         return self.size * DTYPES[self.dtype].itemsize
 
+    def describe(self, prefix: str = "") -> str:
+        """Returns all but the place and the name, with a prefix of the group, on one line."""
+        group = f" in group {prefix}{self.group}" if self.group else ""
+        return f"{self.kind} {self.dtype} {list(self.shape)}{group}"
+
 
 # The parts of one running statistic: count [], mean [...] and m2 [...], float64.
 StatisticSegments = tuple[Segment, Segment, Segment]

@@ -11,7 +11,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TypeVar
 
-from relaax_like.core.manifest import Manifest, Segment
+from relaax_like.core.manifest import Manifest
 from relaax_like.core.metrics import Metrics
 from relaax_like.core.records import Counts, Lease, Publication, Received, Reply, TrainReturn
 from relaax_like.core.roles import Publisher
@@ -214,20 +214,15 @@ def _find_places(owner: str, label: str, own: Manifest, run: Manifest) -> list[i
     for segment in own.segments:
         name = f"{owner}/{segment.name}"
         place = places.get(name)
-        expected = _describe(segment, f"{label}/")
-        if place is None or _describe(run.segments[place]) != expected:
-            there = "no such variable" if place is None else _describe(run.segments[place])
+        expected = segment.describe(f"{label}/")
+        if place is None or run.segments[place].describe() != expected:
+            there = "no such variable" if place is None else run.segments[place].describe()
             raise InvalidInputError(
                 f"{name}: the run has {there}, expected {expected}; start "
                 "the run from the initial values of the same algorithm folder"
             )
         found.append(place)
     return found
-
-
-def _describe(segment: Segment, prefix: str = "") -> str:
-    group = f" in group {prefix}{segment.group}" if segment.group else ""
-    return f"{segment.kind} {segment.dtype} {list(segment.shape)}{group}"
 
 
 def _add_prefix(task: str, named: Mapping[str, T]) -> dict[str, T]:

@@ -16,12 +16,12 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from relaax_like.core.manifest import Manifest, Segment
+from relaax_like.core.manifest import Manifest
 from relaax_like.parameter_server.folder import count_start, lock_folder
 from relaax_like.parameter_server.snapshot_format import (
     State,
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from relaax_like.parameter_server.mirror import SnapshotMirror
 
 _LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 _NAME = re.compile(r"^cp-(\d{20})-(\d{20})$")
 # Suffix of a snapshot that is being replaced by another one of the same name.
 _REPLACED = ".old-"
@@ -352,17 +353,24 @@ def read_latest(directory: Path, damaged: set[str] | None = None) -> State | Non
     """
     names = list_names(directory)
     for name in reversed(names):
-        try:
-            return read_files(directory / name)
-        except DamagedError as error:
-            _LOG.warning("%s: skipping a damaged snapshot: %s", directory / name, error)
-            if damaged is not None:
-                damaged.add(name)
+        if (state := _read(read_files, directory / name, damaged)) is not None:
+            return state
     if names != list_names(directory):  # a server has replaced them while they were read
         return read_latest(directory, damaged)
     if names:
         raise _make_none_usable(directory, len(names))
     return None
+
+
+def _read(read: Callable[[Path], T], path: Path, damaged: set[str] | None) -> T | None:
+    """Returns what `read` returns; None: it is damaged, which is logged and noted in `damaged`."""
+    try:
+        return read(path)
+    except DamagedError as error:
+        _LOG.warning("%s: skipping a damaged snapshot: %s", path, error)
+        if damaged is not None:
+            damaged.add(path.name)
+        return None
 
 
 def _make_none_usable(directory: Path, count: int) -> SnapshotError:
@@ -406,31 +414,21 @@ def read_best(directory: Path) -> State | None:
         has a format that this version does not know; or the folder cannot be read.
     """
     names = list_names(directory)
-    scored = []
-    damaged = 0
-    for name in names:
-        try:
-            score = read_manifest(directory / name).get("score")
-        except DamagedError as error:
-            _LOG.warning("%s: skipping a damaged snapshot: %s", directory / name, error)
-            damaged += 1
-            continue
-        if score is not None:
-            scored.append((score, name))
+    damaged: set[str] = set()
+    bodies = {name: _read(read_manifest, directory / name, damaged) or {} for name in names}
+    found = ((body.get("score"), name) for name, body in bodies.items())
+    scored = [(score, name) for score, name in found if score is not None]
     for _, name in sorted(scored, reverse=True):
-        try:
-            return read_files(directory / name)
-        except DamagedError as error:
-            _LOG.warning("%s: skipping a damaged snapshot: %s", directory / name, error)
-            damaged += 1
+        if (state := _read(read_files, directory / name, damaged)) is not None:
+            return state
     if names != list_names(directory):  # a server has replaced them while they were read
         return read_best(directory)
-    if damaged and damaged == len(names):
-        raise _make_none_usable(directory, damaged)
+    if damaged and len(damaged) == len(names):
+        raise _make_none_usable(directory, len(damaged))
     if damaged:
         raise SnapshotError(
-            f"{directory}: no usable snapshot has a score, {damaged} damaged or unreadable (see "
-            "the log); use version latest, or the number of a version"
+            f"{directory}: no usable snapshot has a score, {len(damaged)} damaged or unreadable "
+            "(see the log); use version latest, or the number of a version"
         )
     return None
 
@@ -502,12 +500,7 @@ def describe_difference(saved: Manifest, wanted: Manifest) -> str:
             lines.append(f"{name} is only in the snapshot")
         elif name not in theirs:
             lines.append(f"{name} is missing from the snapshot")
-        elif _layout(ours[name]) != _layout(theirs[name]):
-            lines.append(f"{name} is {_layout(theirs[name])}, here {_layout(ours[name])}")
+        elif ours[name].describe() != theirs[name].describe():
+            lines.append(f"{name} is {theirs[name].describe()}, here {ours[name].describe()}")
     more = f" and {len(lines) - 5} more" if len(lines) > 5 else ""
     return ("; ".join(lines[:5]) or "the same variables in a different order") + more
-
-
-def _layout(segment: Segment) -> str:
-    group = f" in group {segment.group}" if segment.group else ""
-    return f"{segment.kind} {segment.dtype} {list(segment.shape)}{group}"
