@@ -12,19 +12,13 @@ import numpy as np
 
 from relaax_like.client.gym_spaces import SpaceCodec
 from relaax_like.client.interactor import Transition
-from relaax_like.client.values import UserSpace, Values
+from relaax_like.client.values import SpaceValues, UserSpace, Values
 from relaax_like.wire import ConfigError, InvalidInputError
-from relaax_like.wire.ndarray import DTYPES
 from relaax_like.wire.spaces import (
     ACTION,
     MASK,
     OBSERVATION,
-    Box,
-    Discrete,
     MultiBinary,
-    MultiDiscrete,
-    Space,
-    split_masks,
 )
 
 from . import gym_legal
@@ -35,6 +29,8 @@ _MASKED = gym.spaces.Discrete | gym.spaces.MultiDiscrete
 _NUMBER = re.compile(r"_\d+$")
 _NOT_IN_KINDS = re.compile(r"[^A-Za-z0-9_\-.]")
 _KIND_LENGTH = 50
+# Spaces of an agent's observation, with the mask if it is in it, and action; and the mask's name.
+_Spaces = tuple[gym.Space, gym.Space, str]
 
 
 def make_slots(
@@ -83,56 +79,35 @@ def make_slots(
 
 
 class AgentSpaces:
-    """The spaces of agents that have equal ones, and where their values stand.
+    """The spaces of agents that have equal ones, under their names on the wire.
 
     Attributes:
-      key: the arguments, by which they are compared.
-      kind: their name; "": they are the only ones.
-      names: wire name of each leaf of the observation without the mask.
-      mask_leaf: wire name of the mask.
-      has_mask: whether the agents have one.
-      actions: of their action space.
+      kind: the argument.
+      observations: leaf -> space, with the mask.
+      actions: leaf -> space.
 
     Args:
-      observation: space of the observation, with the mask if it is in it.
-      action: space of the action.
-      mask: name of the mask in the observation or in `info`; "": there is none.
+      spaces: of observation and action, and the name of the mask; see `_find_spaces`.
+      kind: name of the agents' kind; "": they are the only ones.
     """
 
-    def __init__(self, observation: gym.Space, action: gym.Space, mask: str) -> None:
-        self.key = observation, action, mask
-        self._mask, self.has_mask = mask, bool(mask)
-        self._is_inside = isinstance(observation, gym.spaces.Dict) and mask in observation.spaces
+    def __init__(self, spaces: _Spaces, kind: str) -> None:
+        observation, action, self._mask = spaces
+        self.kind = kind
+        self._is_inside = _has(observation, self._mask)
+        self._is_alone = False
         if isinstance(observation, gym.spaces.Dict) and self._is_inside:
-            rest = {key: leaf for key, leaf in observation.spaces.items() if key != mask}
+            rest = {key: leaf for key, leaf in observation.spaces.items() if key != self._mask}
             self._is_alone = rest.keys() == {OBSERVATION}
             observation = rest[OBSERVATION] if self._is_alone else gym.spaces.Dict(rest)
-        self._observations = SpaceCodec(observation, OBSERVATION)
-        self.actions = SpaceCodec(action, ACTION)
-        self._sizes = next(iter(self.actions.spaces.values())).sizes
-        self.name("")
-
-    def name(self, kind: str) -> None:
-        """Sets the names of the leaves: KIND or KIND/name; of the only kind, "", without it."""
-        self.kind = kind
-        self.mask_leaf = MASK + (kind or ACTION)
-        self.names = {leaf: self._name(self._observations, leaf) for leaf in self.leaves}
-
-    def _name(self, codec: SpaceCodec, leaf: str) -> str:
-        return leaf if not self.kind else self.kind if codec.bare else f"{self.kind}/{leaf}"
-
-    @property
-    def leaves(self) -> dict[str, Space]:
-        """Leaves of the observation without the mask."""
-        return self._observations.spaces
-
-    def find_spaces(self) -> tuple[dict[str, Space], dict[str, Space]]:
-        """Returns the leaves of observations and actions by their wire names."""
-        observations = {self.names[leaf]: space for leaf, space in self.leaves.items()}
-        if self.has_mask:
-            observations[self.mask_leaf] = MultiBinary(shape=(sum(self._sizes),), dtype="bool")
-        actions = {self._name(self.actions, leaf): s for leaf, s in self.actions.spaces.items()}
-        return observations, actions
+        self._seen = SpaceCodec(_name(kind, observation), OBSERVATION)
+        self._acts = SpaceCodec(_name(kind, action), ACTION)
+        self.observations, self.actions = dict(self._seen.spaces), self._acts.spaces
+        self._sizes = next(iter(self.actions.values())).sizes
+        self._mask_leaf = MASK + (kind or ACTION)
+        if self._mask:
+            choices = (sum(self._sizes),)
+            self.observations[self._mask_leaf] = MultiBinary(shape=choices, dtype="bool")
 
     def write(
         self, rows: dict[str, np.ndarray], slot: int, seen: Any, info: Any, acts: bool
@@ -140,9 +115,9 @@ class AgentSpaces:
         """Writes what an agent sees.
 
         Args:
-          rows: wire name -> `[k, ...]`.
+          rows: leaf -> `[k, ...]`.
           slot: of the agent.
-          seen: its observation; None: there is none, and the row becomes an empty one.
+          seen: its observation; None: there is none, and the row stays as it is.
           info: beside the observation.
           acts: whether it takes part in the next step; if not, each choice is legal where its mask
             has none.
@@ -150,39 +125,34 @@ class AgentSpaces:
         Raises:
           InvalidInputError: the observation does not fit the space, or the mask is missing.
         """
-        if self.has_mask:
-            rows[self.mask_leaf][slot] = True
+        if self._mask:
+            rows[self._mask_leaf][slot] = True
         if seen is None:
-            for leaf, space in self.leaves.items():
-                rows[self.names[leaf]][slot] = _make_blank(space)
             return
-        if self.has_mask:
+        if self._mask:
             source = seen if self._is_inside else info
             if self._mask in source:
-                choices = sum(self._sizes)
-                legal = gym_legal.read_mask(source[self._mask], self._mask, choices)
+                legal = gym_legal.read_mask(source[self._mask], self._mask, sum(self._sizes))
                 starts = np.cumsum((0, *self._sizes[:-1]))
                 if acts or np.logical_or.reduceat(legal, starts).all():
-                    rows[self.mask_leaf][slot] = legal
+                    rows[self._mask_leaf][slot] = legal
             elif acts:
                 raise InvalidInputError(
-                    f"{self._mask}: missing, although the first reset had it; return it in each "
-                    "step",
+                    f"{self._mask}: missing; return it in each step, or correct its name (--masks)",
                     self._mask,
                 )
             if self._is_inside:
                 seen = {key: value for key, value in seen.items() if key != self._mask}
                 seen = seen[OBSERVATION] if self._is_alone else seen
-        own = {leaf: rows[name] for leaf, name in self.names.items()}
-        into: Values = next(iter(own.values())) if self._observations.bare else own
-        self._observations.write_row(into, slot, seen)
+        into: Values = rows[OBSERVATION] if self._seen.bare else rows
+        self._seen.write_row(into, slot, {self.kind: seen} if self.kind else seen)
 
     def read_actions(self, actions: Values, slots: Sequence[int]) -> list[Any]:
         """Returns the actions of some slots, as their environments take them."""
         if isinstance(actions, np.ndarray):
-            return self.actions.unpack_rows(actions[slots])
-        own = {leaf: actions[self._name(self.actions, leaf)][slots] for leaf in self.actions.spaces}
-        return self.actions.unpack_rows(next(iter(own.values())) if self.actions.bare else own)
+            return self._acts.unpack_rows(actions[slots])
+        rows = self._acts.unpack_rows({leaf: actions[leaf][slots] for leaf in self.actions})
+        return [row[self.kind] for row in rows] if self.kind else rows
 
 
 class PettingZooSlots:
@@ -229,38 +199,25 @@ class PettingZooSlots:
         self._seeds = [None if seed is None else seed + game for game in range(len(games))]
         # Of later seeds; empty: there are none.
         self._streams = [np.random.default_rng(one) for one in self._seeds if seed_resets]
-        first_seed = self._take_seed(0)
-        self._own = _find_spaces(games[0], masks, first_seed) * len(games)  # of each slot
-        self._seeds[0], self._is_begun = first_seed, bool(games[0].present)
-        self._slots = {group: _find(self._own, group) for group in dict.fromkeys(self._own)}
-        self.kinds = None
-        if len(self._slots) > 1:
-            _name_kinds(
-                {group: [self.agents[i] for i in own] for group, own in self._slots.items()}
-            )
-            self.kinds = [group.kind for group in self._own]
+        described = _find_spaces(games[0], masks) * len(games)  # of each slot
+        self._own = _group(described, self.agents)
+        groups = list(dict.fromkeys(self._own))
+        self.kinds = [group.kind for group in self._own] if len(groups) > 1 else None
+        self._slots = {one: [i for i, own in enumerate(self._own) if own is one] for one in groups}
         self._current, self._lengths = 0, [0] * len(games)
-        self._lay_out(list(self._slots))
-
-    def _lay_out(self, groups: Sequence[AgentSpaces]) -> None:
-        """Joins the spaces of all kinds, and makes the rows of observations."""
-        leaves: dict[str, Space] = {}
-        actions: dict[str, Space] = {}
-        for group in groups:
-            observed, acted = group.find_spaces()
-            leaves |= observed
-            actions |= acted
+        leaves = {leaf: space for one in groups for leaf, space in one.observations.items()}
+        actions = {leaf: space for one in groups for leaf, space in one.actions.items()}
         self.observation_space: UserSpace = leaves
         if leaves.keys() == {OBSERVATION}:
             self.observation_space = leaves[OBSERVATION]
-        is_bare = len(groups) == 1 and groups[0].actions.bare
-        self.action_space: UserSpace = actions[ACTION] if is_bare else actions
+        self.action_space: UserSpace = actions[ACTION] if actions.keys() == {ACTION} else actions
+        # Of agents that have seen nothing yet, and of those without the leaf: any valid values.
+        valid = SpaceValues(leaves, OBSERVATION).sample(self.slots, np.random.default_rng(0))
+        assert isinstance(valid, dict), "it is a dict of leaves"
         self._rows = {
-            name: np.broadcast_to(_make_blank(space), (self.slots, *space.shape)).copy()
-            for name, space in leaves.items()
+            name: np.ones_like(rows) if name.startswith(MASK) else rows
+            for name, rows in valid.items()
         }
-        for name, mask in split_masks(self._rows)[1].items():
-            self._rows[name] = np.ones_like(mask)
 
     @property
     def where(self) -> str:
@@ -365,11 +322,8 @@ class PettingZooSlots:
 
     def _begin(self, number: int) -> None:
         seed = self._take_seed(number)
-        begin: Callable[[], None] = functools.partial(self._games[number].begin, seed)
-        if not number and self._is_begun:  # its first reset was the look for masks
-            begin, self._is_begun = lambda: None, False
         self._lengths[number] = 0
-        self._call(number, begin)
+        self._call(number, functools.partial(self._games[number].begin, seed))
 
     def _call(self, number: int, function: Callable[[], None]) -> None:
         """Steps or resets a game, and writes what its agents see.
@@ -400,43 +354,29 @@ class PettingZooSlots:
         return rows if isinstance(self.observation_space, dict) else rows[OBSERVATION]
 
 
-def _find_spaces(game: Game, where: str, seed: int | None) -> list[AgentSpaces]:
-    """Returns the spaces of each agent of a game; those that are equal are one object.
+def _find_spaces(game: Game, where: str) -> list[_Spaces]:
+    """Returns the spaces of each agent of a game, and the name of its mask; "": it has none.
 
     Args:
-      game: is reset if that is needed to see `info`.
-      where: the masks are; see `gym_legal.add_masks`.
-      seed: of the reset.
+      game: is not begun.
+      where: the masks are: an observation's leaf or, if it has none of this name, an entry of
+        `info`; auto: the leaf `action_mask`, if there is one; off: nowhere.
 
     Raises:
-      ConfigError: no agent has the mask that is named.
+      ConfigError: no agent can have the mask that is named.
     """
-    name = gym_legal.USUAL if where == gym_legal.AUTO else where
-    env, agents = game.env, game.agents
-    spaces = [(env.observation_space(agent), env.action_space(agent)) for agent in agents]
-    open_ones = [
-        (observation, action)
-        for observation, action in spaces
-        if isinstance(action, _MASKED) and where != gym_legal.OFF and not _has(observation, name)
-    ]
-    in_info: list[Any] = []  # spaces of agents whose info has a mask
-    if open_ones:
-        with contextlib.suppress(*FAILURES):  # the first reset of the run reports it
-            game.begin(seed)
-            pairs = zip(agents, spaces, strict=True)
-            seen = [(game.results[agent][4], one) for agent, one in pairs if agent in game.results]
-            in_info = [one for info, one in seen if name in info and one in open_ones]
-    found: list[AgentSpaces] = []
-    for observation, action in spaces:
-        is_inside = isinstance(action, _MASKED) and _has(observation, name)
-        has_mask = where != gym_legal.OFF and (is_inside or (observation, action) in in_info)
-        key = observation, action, name if has_mask else ""
-        same = next((one for one in found if one.key == key), None)
-        found.append(same or AgentSpaces(*key))
-    if where not in (gym_legal.AUTO, gym_legal.OFF) and not any(one.has_mask for one in found):
+    is_named = where not in (gym_legal.AUTO, gym_legal.OFF)
+    name = where if is_named else gym_legal.USUAL
+    found: list[_Spaces] = []
+    for agent in game.agents:
+        observation, action = game.env.observation_space(agent), game.env.action_space(agent)
+        can_have = isinstance(action, _MASKED) and where != gym_legal.OFF
+        has_mask = can_have and (is_named or _has(observation, name))
+        found.append((observation, action, name if has_mask else ""))
+    if is_named and not any(mask for *_, mask in found):
         raise ConfigError(
-            f"masks (--masks): neither an observation nor info has {where!r:.60} for an agent with "
-            "Discrete or MultiDiscrete actions; correct the name"
+            f"masks (--masks): {where!r:.60}, but no agent has Discrete or MultiDiscrete actions; "
+            "remove the setting"
         )
     return found
 
@@ -445,35 +385,34 @@ def _has(observation: gym.Space, name: str) -> bool:
     return isinstance(observation, gym.spaces.Dict) and name in observation.spaces
 
 
-def _find(own: Sequence[AgentSpaces], group: AgentSpaces) -> list[int]:
-    return [slot for slot, one in enumerate(own) if one is group]
+def _name(kind: str, space: gym.Space) -> gym.Space:
+    return gym.spaces.Dict({kind: space}) if kind else space
 
 
-def _name_kinds(members: Mapping[AgentSpaces, Sequence[str]]) -> None:
-    """Names each kind by what the names of its agents begin with: good_0, good_1 -> good."""
-    taken: set[str] = set()
-    for group, agents in members.items():
-        stems = [_NUMBER.sub("", agent) for agent in agents]
+def _group(described: Sequence[_Spaces], agents: Sequence[str]) -> list[AgentSpaces]:
+    """Returns the spaces of each slot; equal ones are one object.
+
+    Each kind is named by what the names of its agents begin with: good_0, good_1 -> good.
+    """
+    members: list[tuple[_Spaces, list[str]]] = []
+    for one, agent in zip(described, agents, strict=True):
+        own = next((names for known, names in members if known == one), None)
+        if own is None:
+            members.append((one, own := []))
+        own.append(agent)
+    kinds: dict[str, _Spaces] = {}
+    for one, names in members:
+        stems = [_NUMBER.sub("", name) for name in names]
         letters = itertools.takewhile(lambda same: len({*same}) == 1, zip(*stems, strict=False))
         kind = _clean("".join(one for one, *_ in letters).rstrip("_"))
-        if not kind or kind in taken:
-            kind = _clean(agents[0]) or "agent"
-        while kind in taken:
+        if not kind or kind in kinds:
+            kind = _clean(names[0]) or "agent"
+        while kind in kinds:
             kind += "_"
-        taken.add(kind)
-        group.name(kind)
+        kinds[kind] = one
+    groups = [(one, AgentSpaces(one, kind * (len(kinds) > 1))) for kind, one in kinds.items()]
+    return [next(group for known, group in groups if known == one) for one in described]
 
 
 def _clean(name: str) -> str:
     return _NOT_IN_KINDS.sub("_", name)[:_KIND_LENGTH]
-
-
-def _make_blank(space: Space) -> np.ndarray:
-    """Returns a valid value: zeros, or what is nearest to them within the bounds."""
-    blank = np.zeros(space.shape, DTYPES[space.dtype])
-    if isinstance(space, Box):
-        blank = blank if space.low is None else np.maximum(blank, space.low)
-        return blank if space.high is None else np.minimum(blank, space.high)
-    if isinstance(space, MultiDiscrete):
-        return space.get_start()
-    return blank + space.start if isinstance(space, Discrete) else blank

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from relaax_like.config.keys import flags_to_overrides
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
-from relaax_like.config.policies import refuse_with_policies
 from relaax_like.config.run_folder import fix_run_dir
 from relaax_like.runs.folders.modes import LogMode
 from relaax_like.runs.processes.process import (
@@ -245,8 +244,8 @@ def _run_processes(
     from relaax_like.runs.processes.manager import Manager, output
 
     setup_logging("INFO")
-    if ray is not None:
-        refuse_with_policies(experiment.policies, "--ray", "Ray runs one policy")
+    if ray is not None and experiment.policies:
+        raise ConfigError("--ray: a run on Ray has one policy; omit it, or set `policy` to one")
     topology = _plan(experiment, [*sets, *fix_run_dir(experiment.run_dir)], trace, ray is not None)
     with contextlib.ExitStack() as ends:
         launcher: Launcher | None = None

@@ -212,32 +212,18 @@ def find_policy_contradictions(experiment: Experiment) -> Iterator[Contradiction
     """
     if not experiment.policies:
         return
-    server = experiment.parameter_server
     for key in ("mirror_url", "prometheus_bind"):
-        if getattr(server, key) is not None:
+        if getattr(experiment.parameter_server, key) is not None:
             yield (PARAMETER_SERVER, key), "each policy needs its own; set it in `policies`"
     if experiment.metrics_server is not None:
         yield (METRICS_SERVER,), "policies write their curves themselves; remove the section"
     for name, policy in experiment.policies.items():
         learner = policy.experiment.learner
-        for key, allowed in (
-            ("offline", None),
-            ("workers", 0),
-            ("eval_freq", 0),
-            ("target_eval_return", None),
-        ):
-            value = getattr(learner, key)
-            if value != allowed:
-                yield (
-                    ("policies", name, LEARNER, key),
-                    f"{describe_value(value)}, but this needs a run of one policy; remove it",
-                )
-        if learner.placement == "standalone":
-            yield (
-                ("policies", name, LEARNER, "placement"),
-                "'standalone', but policies learn beside their agents (agent) or in a parameter "
-                "server of their own (server); set it to one of them",
-            )
+        for key in ("offline", "workers", "eval_freq", "target_eval_return", "placement"):
+            value, default = getattr(learner, key), LearnerConfig.model_fields[key].default
+            if value not in (default, "agent", "server"):
+                why = "this needs a run of one policy; remove it"
+                yield ("policies", name, LEARNER, key), f"{describe_value(value)}, but {why}"
 
 
 JOINT_ALONE: Contradiction = (

@@ -55,7 +55,7 @@ from relaax_like.config.policies import (
     POLICIES,
     POLICY,
     TO_TRAIN,
-    check_policies,
+    PoliciesConfig,
     make_shared,
     select_policy,
 )
@@ -205,28 +205,26 @@ def load_document(document: YamlDocument) -> Experiment:
     """
     if not document.data.keys() & {POLICIES, TO_TRAIN, POLICY}:
         return _ExperimentLoader(document).load()
-    names = check_policies(document)
-    run_dir = _ExperimentLoader(make_shared(document)).find_run_dir()
-    chosen = document.data.get(POLICY)
+    loader = _ExperimentLoader(make_shared(document))
+    config, run_dir = loader.load_policies(document), loader.find_run_dir()
     experiments = {
         name: dataclasses.replace(
             _ExperimentLoader(select_policy(document, name, run_dir)).load(), policy=name
         )
-        for name in ([chosen] if chosen else names)
+        for name in ([config.policy] if config.policy else config.policies)
     }
-    if chosen:
-        return experiments[chosen]
-    trained = document.data.get(TO_TRAIN) or names
+    if config.policy:
+        return experiments[config.policy]
     policies = {
         name: PolicyRun(
-            agents=tuple(document.data[POLICIES][name][AGENTS]),
-            trains=name in trained,
+            agents=config.policies[name].agents,
+            trains=name in (config.policies_to_train or config.policies),
             experiment=one,
         )
         for name, one in experiments.items()
     }
     shared = make_shared(document)
-    shared.data[ALGORITHM] = select_policy(document, names[0], run_dir).data[ALGORITHM]
+    shared.data[ALGORITHM] = select_policy(document, next(iter(policies)), run_dir).data[ALGORITHM]
     experiment = dataclasses.replace(_ExperimentLoader(shared).load(), policies=policies)
     for loc, text in find_policy_contradictions(experiment):
         problems = Problems(document)
@@ -287,6 +285,17 @@ class _ExperimentLoader:
         self._data = document.data
         self._base_dir = document.file.parent
         self._problems = Problems(document)
+
+    def load_policies(self, document: YamlDocument) -> PoliciesConfig:
+        """Loads the keys of several policies, which the loader's own document does not have."""
+        self._problems = Problems(document)
+        data = {
+            key: document.data[key] for key in (POLICIES, TO_TRAIN, POLICY) if key in document.data
+        }
+        config = self._validate((), PoliciesConfig, data)
+        self._problems.raise_if_any()
+        assert config is not None, "there were no problems"
+        return config
 
     def find_run_dir(self) -> Path:
         """Returns the folder of the run; any one, if the top-level keys are wrong."""

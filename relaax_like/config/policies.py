@@ -7,12 +7,14 @@ plays in which slot.
 
 import copy
 import fnmatch
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, JsonValue, ValidationInfo, field_validator
 
 from relaax_like.config.address import Address, parse_address
+from relaax_like.config.base import Settings
 from relaax_like.config.models import (
     ALGORITHM,
     LEARNER,
@@ -20,10 +22,9 @@ from relaax_like.config.models import (
     PARAMETER_SERVER_PORT,
     RLX_SERVER,
 )
-from relaax_like.config.problems import Problems, describe_value
 from relaax_like.config.seeds import derive_seed
 from relaax_like.config.yaml_document import Loc, YamlDocument, is_flag
-from relaax_like.wire.errors import ConfigError, InvalidInputError
+from relaax_like.wire.errors import InvalidInputError
 
 # Top-level keys: the policies of a run, those that learn (default: all), and the one that a process
 # of the run belongs to.
@@ -31,71 +32,44 @@ POLICIES, TO_TRAIN, POLICY = "policies", "policies_to_train", "policy"
 AGENTS = "agents"
 # The sections of which a policy can have keys of its own.
 POLICY_SECTIONS = (ALGORITHM, LEARNER, PARAMETER_SERVER, RLX_SERVER)
-MAX_POLICIES = 64
-_MAX_PATTERNS = 1000
 # Keys of sections that policies do not inherit: a run of one policy has such a place by itself.
 _PLACES = ("checkpoint_dir", "metrics_dir", "mirror_url", "prometheus_bind", "parameter_server")
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_\-]{0,59}")
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_\-]{0,59}$")]
+_Pattern = Annotated[str, Field(min_length=1, max_length=100)]
 
 
-def check_policies(document: YamlDocument) -> list[str]:
-    """Checks the keys `policies`, `policies_to_train` and `policy`; returns the policies' names.
+class PolicyConfig(Settings):
+    """One of the sections in `policies`."""
 
-    Raises:
-      ConfigError: one of them is wrong; or `policies` is missing, but another one is set.
-    """
-    problems, data = Problems(document), document.data
-    policies = data.get(POLICIES)
-    if not isinstance(policies, dict) or not 1 <= len(policies) <= MAX_POLICIES:
-        problems.add(
-            (POLICIES,),
-            f"expected 1 to {MAX_POLICIES} sections, each with the name of a policy, got "
-            f"{describe_value(policies)}",
-        )
-        policies = {}
-    for name, entry in policies.items():
-        _check_policy(problems, name, entry)
-    chosen = data.get(TO_TRAIN)
-    if chosen is not None and not (isinstance(chosen, list) and chosen):
-        problems.add((TO_TRAIN,), f"expected a list of policies, got {describe_value(chosen)}")
-    known = ", ".join(policies)
-    for loc, name in (
-        *(((TO_TRAIN, n), one) for n, one in enumerate(chosen if isinstance(chosen, list) else ())),
-        *([((POLICY,), data[POLICY])] if POLICY in data else []),
-    ):
-        if not (isinstance(name, str) and name in policies):
-            problems.add(loc, f"{describe_value(name)} is not one of the policies: {known}")
-    problems.raise_if_any()
-    return list(policies)
+    agents: tuple[_Pattern, ...] = Field(min_length=1, max_length=1000)
+    """Names of agents, or patterns such as good_*."""
+    algorithm: dict[str, JsonValue] = Field(default_factory=dict)
+    """Keys that replace those of the file, as in the next three."""
+    learner: dict[str, JsonValue] = Field(default_factory=dict)
+    parameter_server: dict[str, JsonValue] = Field(
+        default_factory=dict, alias="relaax-parameter-server"
+    )
+    rlx_server: dict[str, JsonValue] = Field(default_factory=dict, alias="relaax-rlx-server")
 
 
-def _check_policy(problems: Problems, name: str, entry: Any) -> None:
-    if not _NAME.fullmatch(name):
-        problems.add(
-            (POLICIES, name),
-            "expected a name of 1 to 60 characters A-Z a-z 0-9 _ -, beginning with a letter",
-        )
-    if not isinstance(entry, dict):
-        problems.add((POLICIES, name), f"expected a section of keys, got {describe_value(entry)}")
-        return
-    problems.add_unknown_keys((POLICIES, name), entry, [AGENTS, *POLICY_SECTIONS])
-    patterns = entry.get(AGENTS)
-    if (
-        not isinstance(patterns, list)
-        or not 1 <= len(patterns) <= _MAX_PATTERNS
-        or not all(isinstance(one, str) and 1 <= len(one) <= 100 for one in patterns)
-    ):
-        problems.add(
-            (POLICIES, name, AGENTS),
-            f"expected a list of 1 to {_MAX_PATTERNS} names or patterns such as good_*, each of 1 "
-            f"to 100 characters, got {describe_value(patterns)}",
-        )
-    for section in POLICY_SECTIONS:
-        if not isinstance(entry.get(section, {}), dict):
-            problems.add(
-                (POLICIES, name, section),
-                f"expected a section of keys, got {describe_value(entry[section])}",
-            )
+class PoliciesConfig(Settings):
+    """The top-level keys of a file with several policies."""
+
+    policies: dict[_Name, PolicyConfig] = Field(min_length=1, max_length=64)
+    """Name -> policy."""
+    policies_to_train: tuple[str, ...] | None = Field(default=None, min_length=1)
+    """Policies that learn; null: all."""
+    policy: str | None = None
+    """Policy that a process of the run belongs to; null: all."""
+
+    @field_validator(TO_TRAIN, POLICY)
+    @classmethod
+    def _require_known(cls, value: Any, info: ValidationInfo) -> Any:
+        known = info.data.get(POLICIES, {})
+        for name in [value] if isinstance(value, str) else value or ():
+            if name not in known:
+                raise ValueError(f"{name!r:.60} is not one of the policies: {', '.join(known)}")
+        return value
 
 
 def select_policy(document: YamlDocument, name: str, run_dir: Path) -> YamlDocument:
@@ -105,7 +79,7 @@ def select_policy(document: YamlDocument, name: str, run_dir: Path) -> YamlDocum
     key of a section counts more than the file's key of a policy.
 
     Args:
-      document: checked by `check_policies`.
+      document: whose keys are those of `PoliciesConfig`, and others.
       name: of the policy.
       run_dir: of the run with all policies.
     """
@@ -196,16 +170,3 @@ def _find_policy(agent: str, patterns: Mapping[str, Iterable[str]], slot: int) -
         f"{', '.join(patterns)}; correct the lists `agents` of the run's `policies`, or the name",
         AGENTS,
     )
-
-
-def refuse_with_policies(policies: Mapping[str, Any], key: str, why: str) -> None:
-    """Refuses a setting of a run with policies.
-
-    Raises:
-      ConfigError: the run has policies.
-    """
-    if policies:
-        raise ConfigError(
-            f"{key}: {why}, but this run has the policies {', '.join(policies)}; remove it, or "
-            "set `policy` to one of them"
-        )

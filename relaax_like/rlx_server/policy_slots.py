@@ -1,7 +1,7 @@
 """The slots of a client whose agents have several policies: each policy sees its own slots."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -119,10 +119,6 @@ class PolicySlots(Slots):
             part = self._waiting[0]
             self._note(part, part.slots.decide(prediction))
         return None if self._waiting else self._join()
-
-    def take_state(self) -> dict[str, Any] | None:
-        """Returns None: these slots begin new episodes when they are resumed."""
-        return None
 
     def close(self) -> None:
         """Closes the agents of all policies, even if closing one fails."""

@@ -82,7 +82,7 @@ def test_a_flag_counts_more_than_the_files_keys_of_policies(file):
         ("policies.cat.learner=[]", "policies.cat.learner:"),
         ("policies.9lives.agents=[a]", "policies.9lives:"),
         ("policies.cat.algorithm.learning_rate=fast", "algorithm.learning_rate:"),
-        ("policies_to_train=[dog]", "policies_to_train.0:"),
+        ("policies_to_train=[dog]", "policies_to_train:"),
         ("policies_to_train=dog", "policies_to_train:"),
         ("policy=dog", "policy:"),
         ("policies.cat.learner.workers=2", "policies.cat.learner.workers:"),
