@@ -72,7 +72,7 @@ class Game:
             raise make_misshapen("reset", "observations, infos", result, "PettingZoo")
         self._note(*result)
         if not self.present:
-            raise InvalidInputError("agents: none takes part after the reset", "agents")
+            raise InvalidInputError("agents: none takes part after the reset")
 
     def step(self, actions: Mapping[Any, Any]) -> None:
         """Steps with the actions of the agents that are present.
@@ -111,7 +111,6 @@ class Game:
             raise InvalidInputError(
                 f"agents: {sorted(map(str, unknown))!s:.100}, expected those of possible_agents "
                 f"{self.agents!s:.100}",
-                "agents",
             )
         results = {
             agent: read_step(
@@ -134,7 +133,6 @@ class Game:
             raise InvalidInputError(
                 f"agents: {sorted(map(str, back))!s:.100} takes part again, although its episode "
                 "has ended; an agent whose episode has ended waits for the next game",
-                "agents",
             )
         self.results = {agent: results[agent] for agent in results if agent not in self._gone}
         self.ended = (ended if self.present else set(self.agents)) - self._gone

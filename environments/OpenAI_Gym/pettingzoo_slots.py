@@ -138,8 +138,7 @@ class AgentSpaces:
                     rows[self._mask_leaf][slot] = legal
             elif acts:
                 raise InvalidInputError(
-                    f"{self._mask}: missing; return it in each step, or correct its name (--masks)",
-                    self._mask,
+                    f"{self._mask}: missing; return it in each step, or correct its name (--masks)"
                 )
             if self._is_inside:
                 seen = {key: value for key, value in seen.items() if key != self._mask}
@@ -342,8 +341,7 @@ class PettingZooSlots:
                 if seen is None and (is_cut or agent in game.present):
                     raise InvalidInputError(
                         f"observations: none of {agent!s:.100}, which takes part in the next step, "
-                        "or was truncated",
-                        "observations",
+                        "or was truncated"
                     )
                 self._own[slot].write(self._rows, slot, seen, info, agent in game.present)
         except FAILURES as error:

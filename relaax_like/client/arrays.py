@@ -25,7 +25,6 @@ def validate_array(value: Any, field: str, shape: Sequence[int | str]) -> np.nda
         expected = ", ".join(map(str, shape))
         raise InvalidInputError(
             f"{field}: lists of different lengths, {value!r:.80}; expected an array of shape "
-            f"[{expected}]",
-            field,
+            f"[{expected}]"
         )
     return array

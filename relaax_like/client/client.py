@@ -619,8 +619,7 @@ class RlxClient(Closing):
         if truncated and state is None and not self.finished:
             raise InvalidInputError(
                 "state: missing, but reward_and_reset(truncated=True) needs the final observation "
-                "of the episode; pass it as state",
-                "state",
+                "of the episode; pass it as state"
             )
         arrays = self._validate_reward("reward_and_reset", reward, not truncated, truncated)
         leaves: Leaves = {}
@@ -658,8 +657,7 @@ class RlxClient(Closing):
         array = validate_array(reward, "reward", ("r",))
         if array.dtype.kind not in "biuf" or array.ndim > 1:
             raise InvalidInputError(
-                f"reward: expected a number, or several of shape [r], got {array.tolist()!s:.100}",
-                "reward",
+                f"reward: expected a number, or several of shape [r], got {array.tolist()!s:.100}"
             )
         try:
             outcome = validate_outcome(1, array[None], *ends)
@@ -667,7 +665,7 @@ class RlxClient(Closing):
             if error.field != "rewards":
                 raise
             raise InvalidInputError(
-                f"reward: {array.tolist()!s:.100}, expected a finite number, or several", "reward"
+                f"reward: {array.tolist()!s:.100}, expected a finite number, or several"
             ) from None
         return dict(zip(_OUTCOME, outcome, strict=True))
 
@@ -757,14 +755,12 @@ class RlxClient(Closing):
         elif rewards is None:
             raise InvalidInputError(
                 "observations: None, but a step without rewards begins new episodes; pass the "
-                "first observations of all slots",
-                "observations",
+                "first observations of all slots"
             )
         elif not (ended := arrays["terminated"] | arrays["truncated"]).all():
             raise InvalidInputError(
                 f"observations: None, but the episode of slot {int(ended.argmin())} continues; "
                 "pass the next observations of all slots",
-                "observations",
             )
         return self._exchange(arrays, leaves, mark)
 
@@ -793,7 +789,6 @@ class RlxClient(Closing):
             raise InvalidInputError(
                 f"final_observations: missing, but slot {int(truncated.argmax())} was "
                 "truncated; pass the last observation of the truncated episode",
-                "final_observations",
             )
         if success is not None:
             arrays["success"] = validate_success(success, self.slots)
@@ -821,8 +816,7 @@ class RlxClient(Closing):
             if executed is None:
                 raise InvalidInputError(
                     "overridden: given without executed; pass the actions that were carried out as "
-                    "executed, too",
-                    "overridden",
+                    "executed, too"
                 )
         return arrays, leaves
 

@@ -201,7 +201,6 @@ def _make_unusable(leaf: Leaf, came: str, slot: int | None) -> InvalidInputError
     return InvalidInputError(
         f"{name}: {came}, expected {leaf.space.dtype} {list(leaf.space.shape)} as declared by the "
         f"space{where}",
-        name,
     )
 
 
@@ -220,8 +219,7 @@ def _cast(
         name = _name(leaf)
         raise InvalidInputError(
             f"{name}: {array[changed].flat[0]}, expected numbers that {leaf.space.dtype} can "
-            f"represent, as declared by the space (slot {slot})",
-            name,
+            f"represent, as declared by the space (slot {slot})"
         )
     return result
 

@@ -33,7 +33,6 @@ def validate_outcome(
         raise InvalidInputError(
             f"truncated: slot {int((terminated & truncated).argmax())} is also terminated; a "
             "terminal state is not a truncation, so set truncated to False",
-            "truncated",
         )
     rewards = validate_array(rewards, "rewards", (slots, "..."))
     return _validate_rewards(rewards, slots), terminated, truncated
@@ -49,16 +48,14 @@ def validate_success(success: Any, slots: int) -> np.ndarray:
     if array.shape != (slots,):
         raise InvalidInputError(
             f"success: shape {list(array.shape)}, expected [{slots}] of 1 (solved), 0 (not "
-            "solved) and -1 (unknown)",
-            "success",
+            "solved) and -1 (unknown)"
         )
     is_known = np.isin(array, (-1, 0, 1))
     if not is_known.all():
         slot = int(is_known.argmin())
         raise InvalidInputError(
             f"success: {array[slot]!s:.50} in slot {slot}, expected 1 (solved), 0 (not solved) or "
-            "-1 (unknown)",
-            "success",
+            "-1 (unknown)"
         )
     return array.astype(np.int8)
 
@@ -67,20 +64,17 @@ def _validate_rewards(rewards: np.ndarray, slots: int) -> np.ndarray:
     if rewards.dtype.kind not in "biuf":
         raise InvalidInputError(
             f"rewards: expected numbers of shape [{slots}] or [{slots}, r], got "
-            f"{rewards.tolist()!s:.100}",
-            "rewards",
+            f"{rewards.tolist()!s:.100}"
         )
     # Always floats: the server does not accept integers.
     if rewards.dtype != np.float32:
         rewards = rewards.astype(np.float64)
     if rewards.ndim not in (1, 2) or len(rewards) != slots:
         raise InvalidInputError(
-            f"rewards: shape {list(rewards.shape)}, expected [{slots}] or [{slots}, r]", "rewards"
+            f"rewards: shape {list(rewards.shape)}, expected [{slots}] or [{slots}, r]"
         )
     if not np.isfinite(rewards).all():
-        raise InvalidInputError(
-            f"rewards: {describe_not_finite(rewards)}, expected finite numbers", "rewards"
-        )
+        raise InvalidInputError(f"rewards: {describe_not_finite(rewards)}, expected finite numbers")
     return rewards
 
 
@@ -95,6 +89,6 @@ def validate_flags(flags: Any, slots: int, field: str) -> np.ndarray:
     array = validate_array(flags, field, (slots,))
     if array.shape != (slots,) or array.dtype != np.bool_:
         raise InvalidInputError(
-            f"{field}: {array.dtype} {list(array.shape)}, expected bool [{slots}]", field
+            f"{field}: {array.dtype} {list(array.shape)}, expected bool [{slots}]"
         )
     return array

@@ -89,8 +89,7 @@ class SpaceValues:
             )
             raise InvalidInputError(
                 f"{field}: {came:.200}, expected a dict with {sorted(self.spaces)!s:.200} as "
-                "declared by the space",
-                field,
+                "declared by the space"
             )
         return {
             name: self._to_leaf(name, values[name], slots, f"{field}[{name}]", chosen)
@@ -164,8 +163,7 @@ class SpaceValues:
             if row.shape != space.shape:
                 raise InvalidInputError(
                     f"{field}: shape {list(row.shape)}, expected {list(space.shape)} as declared "
-                    "by the space",
-                    field,
+                    "by the space"
                 )
             array, slots = row[None], 1
         else:
@@ -177,8 +175,7 @@ class SpaceValues:
             if changed is not None:
                 raise InvalidInputError(
                     f"{field}: {before[changed].flat[0]}, expected numbers that {dtype} can "
-                    "represent, as declared by the space",
-                    field,
+                    "represent, as declared by the space"
                 )
         if isinstance(space, MultiDiscrete) and space.starts and array.dtype.kind in "iu":
             array = array - space.get_start()
@@ -245,8 +242,7 @@ def name_leaves(leaves: Iterable[tuple[LeafPath, T]], where: str) -> dict[str, t
             raise InvalidInputError(
                 f"{where}: the keys {first} and {second} would have the same name on the wire, "
                 f"{name!r}; rename one with a wrapper, such as "
-                "gymnasium.wrappers.TransformObservation or TransformAction",
-                where,
+                "gymnasium.wrappers.TransformObservation or TransformAction"
             )
         named[name] = path, leaf
     return named

@@ -116,8 +116,7 @@ class LocalAgents:
         if present is not None and (why := self._slots.unsupported.get(PRESENT)):
             raise InvalidInputError(
                 f"present: some agents of this environment are absent in a step, but {why}; use "
-                "an algorithm whose plan is OnPolicy",
-                "present",
+                "an algorithm whose plan is OnPolicy"
             )
         if present is not None:
             present = validate_flags(present, self._k, "present")
@@ -323,7 +322,7 @@ class CheckedSlots:
 
 
 def _make_too_large(field: str, number: Any, slot: int) -> InvalidInputError:
-    return InvalidInputError(f"{field}: {float(number):g} in slot {slot}; {EXPECTED}", field)
+    return InvalidInputError(f"{field}: {float(number):g} in slot {slot}; {EXPECTED}")
 
 
 def _widen(mask: np.ndarray, axes: int) -> np.ndarray:

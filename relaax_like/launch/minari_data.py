@@ -122,7 +122,7 @@ def _join_flags(found: Any, rows: int, where: str) -> np.ndarray:
     parts = list(parts) if isinstance(parts, tuple | list) else [parts]
     arrays = [np.asarray(part) for part in parts]
     if shapes := [list(one.shape) for one in arrays if one.shape[:1] != (rows,)]:
-        raise InvalidInputError(f"{where}: shape {shapes[0]}, expected [{rows}, ...]", where)
+        raise InvalidInputError(f"{where}: shape {shapes[0]}, expected [{rows}, ...]")
     return np.concatenate([one.reshape(rows, -1) for one in arrays], -1).astype(np.bool_)
 
 

@@ -199,8 +199,7 @@ class ExperienceService(ExperienceSink):
             if rollout.slots != experience.columns:
                 raise InvalidInputError(
                     f"columns: {experience.columns}, expected {rollout.slots}, the slots of the "
-                    "rollout",
-                    "columns",
+                    "rollout"
                 )
         _validate_env_steps(experience.env_steps, 0 if rollout is None else rollout.env_steps)
         _validate_sampling_sec(experience.sampling_sec)
@@ -418,21 +417,19 @@ class ExperienceService(ExperienceSink):
 def _validate_env_steps(env_steps: int, in_rollout: int) -> None:
     if not 0 <= env_steps <= in_rollout + _MAX_MORE_STEPS:
         raise InvalidInputError(
-            f"env_steps: {env_steps}, expected 0 to {in_rollout} (those of the rollout) + 2^32",
-            "env_steps",
+            f"env_steps: {env_steps}, expected 0 to {in_rollout} (those of the rollout) + 2^32"
         )
 
 
 def _validate_sampling_sec(seconds: float) -> None:
     if not 0.0 <= seconds < math.inf:
         raise InvalidInputError(
-            f"sampling_sec: {seconds}, expected a finite number of seconds, 0 or more",
-            "sampling_sec",
+            f"sampling_sec: {seconds}, expected a finite number of seconds, 0 or more"
         )
 
 
 def _validate_name(agent: str) -> None:
     if len(agent) > _NAME_LENGTH or not (agent.isprintable() or not agent):
         raise InvalidInputError(
-            f"agent: {agent[:60]!r}, expected at most {_NAME_LENGTH} printable characters", "agent"
+            f"agent: {agent[:60]!r}, expected at most {_NAME_LENGTH} printable characters"
         )

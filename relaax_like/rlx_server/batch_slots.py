@@ -307,6 +307,5 @@ def _validate_continuing(terminated: np.ndarray | None) -> None:
         raise InvalidInputError(
             f"final_observations: missing, but slot {np.flatnonzero(terminated)[0]} was "
             "terminated; with algorithm.hindsight, also send the last observation of that episode "
-            "(state of reward_and_reset), which contains the achieved goal",
-            "final_observations",
+            "(state of reward_and_reset), which contains the achieved goal"
         )

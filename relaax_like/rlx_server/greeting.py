@@ -68,17 +68,15 @@ class Greeting:
             )
         if not (1 <= len(hello.client_name) <= 100 and hello.client_name.isprintable()):
             raise InvalidInputError(
-                f"client_name: {hello.client_name[:60]!r}, expected 1 to 100 printable characters",
-                "client_name",
+                f"client_name: {hello.client_name[:60]!r}, expected 1 to 100 printable characters"
             )
         if not 1 <= hello.slots <= max_slots:
             raise InvalidInputError(
                 f"slots: {hello.slots}, expected 1 to {max_slots} "
-                "(relaax-rlx-server.max_slots_per_client)",
-                "slots",
+                "(relaax-rlx-server.max_slots_per_client)"
             )
         if hello.mode not in (rlx_pb2.TRAIN, rlx_pb2.EXPLOIT):
-            raise InvalidInputError(f"mode: {hello.mode}, expected TRAIN or EXPLOIT", "mode")
+            raise InvalidInputError(f"mode: {hello.mode}, expected TRAIN or EXPLOIT")
         self.client_name = hello.client_name
         self.slots = hello.slots
         self.observation_spaces: Spaces = messages_to_spaces(
@@ -91,7 +89,6 @@ class Greeting:
             raise InvalidInputError(
                 f"observation_spaces: leaf {next(iter(reserved))[:60]!r}: names that begin with "
                 f"{MASK!r} are reserved; rename it",
-                "observation_spaces",
             )
         self.exploit = hello.mode == rlx_pb2.EXPLOIT
         features = _read_features(hello)
@@ -169,8 +166,7 @@ def _read_features(hello: rlx_pb2.Hello) -> list[str]:
     ):
         raise InvalidInputError(
             f"features: {len(hello.features)} names, first {[name[:50] for name in names[:4]]}, "
-            f"expected at most {MAX_FEATURES}, sorted, unique, of 1 to 50 characters a-z 0-9 _",
-            "features",
+            f"expected at most {MAX_FEATURES}, sorted, unique, of 1 to 50 characters a-z 0-9 _"
         )
     return names
 
@@ -178,13 +174,11 @@ def _read_features(hello: rlx_pb2.Hello) -> list[str]:
 def _read_max_wait(hello: rlx_pb2.Hello, is_on: bool) -> float | None:
     if not is_on and hello.max_wait_ms:
         raise InvalidInputError(
-            f"max_wait_ms: {hello.max_wait_ms}, but features does not list {MAX_WAIT}; add it",
-            "max_wait_ms",
+            f"max_wait_ms: {hello.max_wait_ms}, but features does not list {MAX_WAIT}; add it"
         )
     if is_on and not 1 <= hello.max_wait_ms <= _MAX_WAIT_MS:
         raise InvalidInputError(
             f"max_wait_ms: {hello.max_wait_ms}, expected 1 to {_MAX_WAIT_MS} with the feature "
-            f"{MAX_WAIT}",
-            "max_wait_ms",
+            f"{MAX_WAIT}"
         )
     return hello.max_wait_ms / 1e3 if is_on else None

@@ -338,8 +338,7 @@ class PlainHost(AgentHost):
         if spec.max_wait_sec is not None:
             raise InvalidInputError(
                 "max_wait_ms: the agents of this algorithm run their own code (agent.py), which "
-                "can block; connect without max_wait_ms, or derive Agent from BatchAgent",
-                "max_wait_ms",
+                "can block; connect without max_wait_ms, or derive Agent from BatchAgent"
             )
         _validate_spaces(self._config, spec)
         clients = [self._make_client(f"{spec.client_id}-{slot}") for slot in range(spec.slots)]

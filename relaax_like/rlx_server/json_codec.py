@@ -239,7 +239,7 @@ class JsonCodec:
                 **{name: getattr(hello, name) for name in same},
             )
         except ValueError as error:  # a text that protobuf does not take
-            raise InvalidInputError(f"hello: {error}; use plain text", "hello") from None
+            raise InvalidInputError(f"hello: {error}; use plain text") from None
 
     # Steps.
 
@@ -335,8 +335,7 @@ class JsonCodec:
             return np.array(value, np.float64)
         except ValueError:
             raise InvalidInputError(
-                "reward: lists of different lengths, expected one number per slot, or equally many",
-                "reward",
+                "reward: lists of different lengths, expected one number per slot, or equally many"
             ) from None
 
     def _write_leaves(self, arrays: Arrays) -> Any:
@@ -392,7 +391,7 @@ def _refuse_repeated_keys(text: bytes) -> None:
         if len(set(names)) != len(names):
             twice = next(name for name in names if names.count(name) > 1)
             raise InvalidInputError(
-                f"{twice[:60]}: this key came twice in one object, expected once", twice[:60]
+                f"{twice[:60]}: this key came twice in one object, expected once"
             )
 
     json.loads(text, object_pairs_hook=check)

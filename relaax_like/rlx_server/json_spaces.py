@@ -50,7 +50,7 @@ def read_spaces(written: Mapping[str, Any], plain: str) -> tuple[dict[str, Space
 def _read_space(written: Mapping[str, Any], field: str) -> Space:
     found = [kind for kind in KINDS if kind in written]
     if len(found) != 1:
-        raise InvalidInputError(f"{field}: {str(written)[:80]}, expected {_FORMS}", field)
+        raise InvalidInputError(f"{field}: {str(written)[:80]}, expected {_FORMS}")
     (kind,) = found
     more = {name: value for name, value in written.items() if name != kind}
     if "mirror" in more and isinstance(more["mirror"], list):
@@ -60,12 +60,11 @@ def _read_space(written: Mapping[str, Any], field: str) -> Space:
             raise TypeError  # which Python would take for 0 and 1
         return KINDS[kind].from_json(written[kind], **more)
     except InvalidInputError as error:
-        raise InvalidInputError(f"{field}: {error}", field) from None
+        raise InvalidInputError(f"{field}: {error}") from None
     except (TypeError, ValueError, OverflowError):
         raise InvalidInputError(
             f"{field}: {str(written)[:80]} does not describe a space of the kind {kind}; see "
-            "docs/json.md",
-            field,
+            "docs/json.md"
         ) from None
 
 
@@ -144,7 +143,7 @@ def _read_form(form: _Form, space: Space, slots: int | None, field: str) -> np.n
     shape = (() if slots is None else (slots,)) + space.shape
     dtype = DTYPES[space.dtype]
     if (form.base64 is UNSET) == (form.integers is UNSET):
-        raise InvalidInputError(f"{field}: expected one of base64 and integers", field)
+        raise InvalidInputError(f"{field}: expected one of base64 and integers")
     if form.base64 is not UNSET:
         try:
             data = base64.b64decode(form.base64, validate=True)

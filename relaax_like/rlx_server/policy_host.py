@@ -104,8 +104,7 @@ def find_rows(spec: SlotSpec, patterns: Mapping[str, Iterable[str]]) -> dict[str
     if not spec.agents:
         raise InvalidInputError(
             f"agents: missing, but this run has the policies {', '.join(patterns)}; list the "
-            "feature agents, and say in `agents` which agent plays in each slot",
-            "agents",
+            "feature agents, and say in `agents` which agent plays in each slot"
         )
     rows: dict[str, list[int]] = {}
     for row, policy in enumerate(map_agents(spec.agents, patterns)):

@@ -208,8 +208,7 @@ class ProtobufCodec:
         if names >= _MAX_NAMES:
             raise InvalidInputError(
                 f"agents: the message has more than {_MAX_NAMES} names of agents and kinds; "
-                "connect several clients",
-                "agents",
+                "connect several clients"
             )
         if fields > limit:
             raise InvalidInputError(
@@ -259,7 +258,7 @@ def _validate_points(body: Body, start: int, stop: int) -> None:
         came = f"more than {2 * MAX_POINTS} points; send at most {MAX_POINTS} points per message"
     else:
         return
-    raise InvalidInputError(f"scalars: {came}", "scalars")
+    raise InvalidInputError(f"scalars: {came}")
 
 
 def _find_token(body: Body) -> str | None:

@@ -464,8 +464,7 @@ class Session:
         if step_id <= self._step_id:
             raise InvalidInputError(
                 f"step_id: {step_id}, expected more than {self._step_id}, the previous step's (0 "
-                "before the first step)",
-                "step_id",
+                "before the first step)"
             )
         self._step_id = step_id
 

@@ -57,15 +57,15 @@ def validate_agents(
     given = {"agents": agents, "games": games, "kinds": kinds}
     fields = {field: values for field, values in given.items() if values is not None}
     if fields and agents is None:
-        raise InvalidInputError("agents: missing, but there are games or kinds", "agents")
+        raise InvalidInputError("agents: missing, but there are games or kinds")
     for field, values in fields.items():
         if isinstance(values, str) or not hasattr(values, "__len__") or len(values) != slots:
             count = len(values) if hasattr(values, "__len__") else f"{values!r:.80}"
-            raise InvalidInputError(f"{field}: {count}, expected {slots}, one per slot", field)
+            raise InvalidInputError(f"{field}: {count}, expected {slots}, one per slot")
         fields[field] = list(values)
         is_valid, expected = _VALUES[field]
         if wrong := [value for value in fields[field] if not is_valid(value)]:
-            raise InvalidInputError(f"{field}: {wrong[0]!r:.60}, expected {expected}", field)
+            raise InvalidInputError(f"{field}: {wrong[0]!r:.60}, expected {expected}")
     if kinds is not None:
         for plain, own in zip((OBSERVATION, ACTION), leaves, strict=True):
             _validate_leaves(fields["kinds"], plain, own)
@@ -83,21 +83,18 @@ def _validate_leaves(kinds: Sequence[str], plain: str, leaves: Collection[str]) 
         if kind not in found or not name:
             raise InvalidInputError(
                 f"{field}: leaf {leaf[:60]!r} belongs to none of the kinds "
-                f"{', '.join(found):.200}; name it KIND, or KIND/NAME",
-                field,
+                f"{', '.join(found):.200}; name it KIND, or KIND/NAME"
             )
         if name in found[kind]:
             raise InvalidInputError(
                 f"{field}: {kind} and {kind}/{plain} are the same leaf for slots of the kind "
-                f"{kind}; rename one of them",
-                field,
+                f"{kind}; rename one of them"
             )
         found[kind].add(name)
     if missing := [kind for kind, names in found.items() if not names]:
         raise InvalidInputError(
             f"{field}: no leaf belongs to the kind {missing[0]}; name one {missing[0]}, or "
-            f"{missing[0]}/NAME",
-            field,
+            f"{missing[0]}/NAME"
         )
 
 

@@ -117,8 +117,7 @@ def message_to_ndarray(
     dtype = DTYPES.get(message.dtype)
     if dtype is None:
         raise InvalidInputError(
-            f"{field}: unknown dtype {message.dtype[:40]!r}, expected one of {', '.join(DTYPES)}",
-            field,
+            f"{field}: unknown dtype {message.dtype[:40]!r}, expected one of {', '.join(DTYPES)}"
         )
     shape = _read_shape(message, dtype, field, max_bytes)
     array = np.frombuffer(message.data, dtype)
@@ -129,8 +128,7 @@ def message_to_ndarray(
     except ValueError:  # an axis is 0, and the others are more than NumPy can count
         raise InvalidInputError(
             f"{field}: shape {list(shape)} is too large: it has no elements, but NumPy cannot "
-            "count the product of its other axes; send shorter axes",
-            field,
+            "count the product of its other axes; send shorter axes"
         ) from None
 
 
@@ -139,23 +137,19 @@ def _read_shape(message: Any, dtype: np.dtype, field: str, max_bytes: int) -> tu
     shape = tuple(message.shape[: MAX_AXES + 1])  # a message can have millions
     if len(shape) > MAX_AXES:
         raise InvalidInputError(
-            f"{field}: invalid shape of {len(message.shape)} axes, expected at most {MAX_AXES}",
-            field,
+            f"{field}: invalid shape of {len(message.shape)} axes, expected at most {MAX_AXES}"
         )
     if min(shape, default=0) < 0:
         raise InvalidInputError(
-            f"{field}: invalid shape {list(shape)}, expected axes of length 0 or more", field
+            f"{field}: invalid shape {list(shape)}, expected axes of length 0 or more"
         )
     # Python integers, because NumPy's would overflow; a shape must not cause an allocation.
     expected = math.prod(shape) * dtype.itemsize
     if expected != len(message.data):
         raise InvalidInputError(
             f"{field}: {len(message.data)} bytes of data, but shape {list(shape)} of "
-            f"{message.dtype} needs {expected} (at most {max_bytes})",
-            field,
+            f"{message.dtype} needs {expected} (at most {max_bytes})"
         )
     if expected > max_bytes:
-        raise InvalidInputError(
-            f"{field}: {expected} bytes of data, expected at most {max_bytes}", field
-        )
+        raise InvalidInputError(f"{field}: {expected} bytes of data, expected at most {max_bytes}")
     return shape

@@ -150,12 +150,10 @@ class Space:
             raise InvalidInputError(
                 f"{field}: shape {list(array.shape)}, expected {list(want)} "
                 f"({slots} slot{'s' * (slots > 1)} of shape {list(self.shape)})",
-                field,
             )
         if array.dtype != DTYPES[self.dtype]:
             raise InvalidInputError(
-                f"{field}: dtype {array.dtype}, expected {self.dtype} as declared by the space",
-                field,
+                f"{field}: dtype {array.dtype}, expected {self.dtype} as declared by the space"
             )
         if chosen is None or chosen.all():
             self.validate_range(array, field)
@@ -304,7 +302,7 @@ class Box(Space):
         """See `Space`."""
         if array.dtype.kind in "fV" and not is_finite(array):
             raise InvalidInputError(
-                f"{field}: {describe_not_finite(array)}, expected finite numbers", field
+                f"{field}: {describe_not_finite(array)}, expected finite numbers"
             )
 
 
@@ -371,8 +369,7 @@ class Discrete(Space):
         wrong = (array < self.start) | (array >= self.start + self.n)
         if wrong.any():
             raise InvalidInputError(
-                f"{field}: {array[wrong][0]} is outside {self.start}..{self.start + self.n - 1}",
-                field,
+                f"{field}: {array[wrong][0]} is outside {self.start}..{self.start + self.n - 1}"
             )
 
 
@@ -455,7 +452,7 @@ class MultiDiscrete(Space):
             last = np.broadcast_to(limits, array.shape)[wrong][0] - 1
             first = np.broadcast_to(self.get_start(), array.shape)[wrong][0]
             raise InvalidInputError(
-                f"{field}: {array[wrong][0] + first} is outside {first}..{first + last}", field
+                f"{field}: {array[wrong][0] + first} is outside {first}..{first + last}"
             )
 
     def get_start(self) -> np.ndarray:
@@ -484,7 +481,7 @@ class MultiBinary(Space):
         """See `Space`."""
         wrong = (array != 0) & (array != 1)
         if wrong.any():
-            raise InvalidInputError(f"{field}: {array[wrong][0]}, expected 0 or 1", field)
+            raise InvalidInputError(f"{field}: {array[wrong][0]}, expected 0 or 1")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -506,8 +503,7 @@ class Mask(MultiBinary):
             slot, component = np.argwhere(~legal)[0]
             raise InvalidInputError(
                 f"{field}: no legal choice in slot {slot}, component {component}; mark at least "
-                "one of them true",
-                field,
+                "one of them true"
             )
 
 
@@ -652,10 +648,9 @@ def message_to_space(message: rlx_pb2.Space, field: str) -> Space:
         try:
             return kind(**common, **kind.read(message))
         except InvalidInputError as error:
-            raise InvalidInputError(f"{field}: {error}", field) from None
+            raise InvalidInputError(f"{field}: {error}") from None
     raise InvalidInputError(
-        f"{field}: unknown kind {message.kind}, expected one of {', '.join(KINDS).upper()}",
-        field,
+        f"{field}: unknown kind {message.kind}, expected one of {', '.join(KINDS).upper()}"
     )
 
 
@@ -673,22 +668,18 @@ def messages_to_spaces(messages: Mapping[str, rlx_pb2.Space], field: str, slots:
         longer than `MAX_LEAF_BYTES`.
     """
     if not 1 <= len(messages) <= MAX_LEAVES:
-        raise InvalidInputError(
-            f"{field}: {len(messages)} leaves, expected 1 to {MAX_LEAVES}", field
-        )
+        raise InvalidInputError(f"{field}: {len(messages)} leaves, expected 1 to {MAX_LEAVES}")
     components = sum(len(message.n) for message in messages.values())
     if components > MAX_COMPONENTS:
         raise InvalidInputError(
-            f"{field}: {components} numbers n in all leaves, expected at most {MAX_COMPONENTS}",
-            field,
+            f"{field}: {components} numbers n in all leaves, expected at most {MAX_COMPONENTS}"
         )
     spaces = {}
     for name in sorted(messages):
         if not _LEAF_NAME.fullmatch(name):
             raise InvalidInputError(
                 f"{field}: leaf name {name[:60]!r}, expected 1 to 200 characters of A-Z a-z 0-9 _ "
-                "- . /",
-                field,
+                "- . /"
             )
         space = message_to_space(messages[name], f"{field}[{name}]")
         if space.count_bytes(slots) is None:
@@ -798,7 +789,6 @@ def check_arrays(
             f"{field}: got leaves {[name[:60] for name in heapq.nsmallest(8, arrays)]}, "
             f"expected {sorted(spaces)[:8]} as in the hello (got {len(arrays)}, expected "
             f"{len(spaces)})",
-            field,
         )
     return {
         name: space.validate(arrays[name], slots, f"{field}[{name}]", chosen)
