@@ -3,7 +3,7 @@
     python -m benchmarks.games connect_four [--seeds 1 2 3] [--steps N] [--set KEY=VALUE]
     python -m benchmarks.games tictactoe
 
-Trains `algorithms/ppo/GAME.yaml` with `relaax train`, and plays greedily with the last weights.
+Trains the game's experiment with `relaax train`, and plays greedily with the last weights.
 Connect four: 1 000 games against an opponent that draws its legal moves, 500 of them from each
 seat. Tic-tac-toe: every game that can follow from the policy's moves, from each seat, and how many
 of them it loses. One line per seed is appended to `benchmarks/results/games.jsonl`, unless
@@ -28,6 +28,10 @@ import relaax_like
 CHECKOUT = Path(__file__).parents[1]
 RESULTS = CHECKOUT / "benchmarks" / "results" / "games.jsonl"
 STEPS = {"connect_four": 1_000_000, "tictactoe": 300_000}
+CONFIGS = {
+    "connect_four": "benchmarks/campaigns/connect_four.yaml",
+    "tictactoe": "algorithms/ppo/tictactoe.yaml",
+}
 _GAMES = 1000
 
 # Chooses a move from what PettingZoo shows an agent.
@@ -96,7 +100,7 @@ def play_tree(policy: Player) -> dict[str, Any]:
 
 def run(game: str, seed: int, steps: int, sets: Sequence[str]) -> dict[str, Any]:
     """Trains with one seed, and plays; returns the line for the results."""
-    config = CHECKOUT / "algorithms" / "ppo" / f"{game}.yaml"
+    config = CHECKOUT / CONFIGS[game]
     with tempfile.TemporaryDirectory() as folder:
         own = (f"seed={seed}", f"algorithm.max_global_step={steps}", f"run_dir={folder}/run", *sets)
         flags = [part for one in own for part in ("--set", one)]
@@ -111,9 +115,8 @@ def run(game: str, seed: int, steps: int, sets: Sequence[str]) -> dict[str, Any]
                 return int(policy.act(seen["observation"], mask=seen["action_mask"].astype(bool)))
 
             played = play_random(choose, seed) if game == "connect_four" else play_tree(choose)
-    return {"game": game, "seed": seed, "steps": steps, "set": list(sets), **played} | {
-        "minutes": round(minutes, 1)
-    }
+    key = {"config": CONFIGS[game], "seed": seed, "steps": steps, "set": list(sets)}
+    return {**key, **played, "minutes": round(minutes, 1)}
 
 
 def main() -> None:
@@ -132,7 +135,7 @@ def main() -> None:
         else []
     )
     for seed in args.seeds:
-        key = {"game": args.game, "seed": seed, "steps": steps, "set": args.set}
+        key = {"config": CONFIGS[args.game], "seed": seed, "steps": steps, "set": args.set}
         if any(key.items() <= row.items() for row in known) and not args.no_results:
             continue
         line = json.dumps(run(args.game, seed, steps, args.set))

@@ -22,7 +22,7 @@ from relaax_like.wire.spaces import (
 )
 
 from . import gym_legal
-from .gym_slots import FAILURES, explain, find_fps, join_rewards, read_success, render
+from .gym_slots import FAILURES, explain, find_fps, join_rewards, render
 from .pettingzoo_games import Game, make_game
 
 _MASKED = gym.spaces.Discrete | gym.spaces.MultiDiscrete
@@ -251,7 +251,6 @@ class PettingZooSlots:
         earned: dict[int, np.ndarray] = {}
         terminated = np.zeros(self.slots, np.bool_)
         truncated = np.zeros(self.slots, np.bool_)
-        success = np.full(self.slots, -1, np.int8)
         taken = self._read_actions(actions)
         for number, game in enumerate(self._games):
             self._lengths[number] += 1
@@ -264,7 +263,6 @@ class PettingZooSlots:
                     # A terminal state needs no bootstrapping, even if a limit is reached.
                     truncated[slot] = result is not None and result[3] and not result[2]
                     terminated[slot] = not truncated[slot]
-                    success[slot] = -1 if result is None else read_success(result[4])
         ended = bool((terminated | truncated).any())
         final = self._export() if ended else None
         for number, game in enumerate(self._games):
@@ -276,7 +274,6 @@ class PettingZooSlots:
             terminated=terminated,
             truncated=truncated,
             final_observations=final,
-            success=success if (success >= 0).any() else None,
         )
 
     def render(self) -> np.ndarray | None:

@@ -213,7 +213,8 @@ def _train(
 
         # Before Shutdown: Ray has handlers of signals, too.
         join_for_workers(trainer, ray, accept_loss)
-    validate_not_emptied(experiment, accept_loss)
+    for run in experiment.runs:
+        validate_not_emptied(run, accept_loss)
     take_folder()
     if trace:
         clear_traces(experiment)
@@ -233,12 +234,7 @@ def _run_processes(
     begins_new_run: bool = False,
 ) -> int:
     from relaax_like.launch.parameter_server import make_run_dir
-    from relaax_like.runs.folders.run_folder import (
-        RUN,
-        describe_start,
-        validate_not_emptied,
-        write_config,
-    )
+    from relaax_like.runs.folders.run_folder import RUN, describe_start, validate_not_emptied
     from relaax_like.runs.processes.launcher import Launcher
     from relaax_like.runs.processes.log_file import add_log_file
     from relaax_like.runs.processes.manager import Manager, output
@@ -256,13 +252,12 @@ def _run_processes(
                 open_ray_launcher(experiment, topology, ray, accept_loss, begins_new_run)
             )
         manager = Manager(topology, launcher=launcher)
-        validate_not_emptied(experiment, accept_loss)
+        for run in experiment.runs:
+            validate_not_emptied(run, accept_loss)
         take_folder()
         make_run_dir(experiment)
         add_log_file(experiment.run_dir, ("", output.name))
         describe_start(experiment, RUN)
-        if experiment.policies:  # otherwise the parameter server writes it
-            write_config(experiment)
         if trace:
             clear_traces(experiment)
         shutdown = Shutdown()

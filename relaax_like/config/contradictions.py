@@ -208,15 +208,16 @@ def find_policy_contradictions(experiment: Experiment) -> Iterator[Contradiction
     """Yields what only runs of one policy support yet.
 
     Args:
-      experiment: can have policies.
+      experiment: has policies.
     """
-    if not experiment.policies:
-        return
-    for key in ("mirror_url", "prometheus_bind"):
-        if getattr(experiment.parameter_server, key) is not None:
-            yield (PARAMETER_SERVER, key), "each policy needs its own; set it in `policies`"
-    if experiment.metrics_server is not None:
-        yield (METRICS_SERVER,), "policies write their curves themselves; remove the section"
+    server = experiment.parameter_server
+    for loc, value in (
+        ((PARAMETER_SERVER, "mirror_url"), server.mirror_url),
+        ((PARAMETER_SERVER, "prometheus_bind"), server.prometheus_bind),
+        ((METRICS_SERVER,), experiment.metrics_server),
+    ):
+        if value is not None:
+            yield loc, "each policy needs its own; remove it, and set keys in `policies`"
     for name, policy in experiment.policies.items():
         learner = policy.experiment.learner
         for key in ("offline", "workers", "eval_freq", "target_eval_return", "placement"):

@@ -258,8 +258,8 @@ def export_experiment(experiment: Experiment) -> dict[str, Any]:
 def _dump_policy(policy: PolicyRun) -> dict[str, Any]:
     own = policy.experiment
     data: dict[str, Any] = {AGENTS: list(policy.agents)}
-    sections = (ALGORITHM, LEARNER, PARAMETER_SERVER)
-    data |= {name: _dump_section(section) for name in sections if (section := own.sections[name])}
+    for name in (ALGORITHM, LEARNER, PARAMETER_SERVER):
+        data[name] = export_experiment(own)[name]
     data[RLX_SERVER] = {"parameter_server": str(own.rlx_server.parameter_server)}
     server = data[PARAMETER_SERVER]
     for key, folder in (("checkpoint_dir", "checkpoints"), ("metrics_dir", "metrics")):

@@ -7,19 +7,17 @@ plays in which slot.
 
 import copy
 import fnmatch
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, JsonValue, ValidationInfo, field_validator
 
-from relaax_like.config.address import Address, parse_address
 from relaax_like.config.base import Settings
 from relaax_like.config.models import (
     ALGORITHM,
     LEARNER,
     PARAMETER_SERVER,
-    PARAMETER_SERVER_PORT,
     RLX_SERVER,
 )
 from relaax_like.config.seeds import derive_seed
@@ -34,6 +32,7 @@ AGENTS = "agents"
 POLICY_SECTIONS = (ALGORITHM, LEARNER, PARAMETER_SERVER, RLX_SERVER)
 # Keys of sections that policies do not inherit: a run of one policy has such a place by itself.
 _PLACES = ("checkpoint_dir", "metrics_dir", "mirror_url", "prometheus_bind", "parameter_server")
+_ANY_PORT = {PARAMETER_SERVER: {"bind": "localhost:0"}}
 _Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_\-]{0,59}$")]
 _Pattern = Annotated[str, Field(min_length=1, max_length=100)]
 
@@ -102,13 +101,11 @@ def select_policy(document: YamlDocument, name: str, run_dir: Path) -> YamlDocum
             data[section] = {}
         for key in _PLACES:  # of one run
             data[section].pop(key, None)
-        data[section].update(own | flags)
+        data[section].update(_ANY_PORT.get(section, {}) | own | flags)
         chosen_flags |= {(section, key) for key in flags}
     for loc, place in document.places.items():
         if loc[:2] == (POLICIES, name) and len(loc) > 2 and loc[2:4] not in chosen_flags:
             places[loc[2:]] = place
-    if "bind" not in entry.get(PARAMETER_SERVER, {}):
-        data[PARAMETER_SERVER]["bind"] = _free_port(data[PARAMETER_SERVER].get("bind", "localhost"))
     seed = data.get("seed", 0)
     if isinstance(seed, int):  # otherwise it is refused later
         data["seed"] = derive_seed(seed, POLICY, name)
@@ -126,15 +123,7 @@ def make_shared(document: YamlDocument) -> YamlDocument:
     )
 
 
-def _free_port(bind: Any) -> str:
-    """Returns the address of any free port of the host of `bind`."""
-    try:
-        return str(Address(parse_address(str(bind), PARAMETER_SERVER_PORT).host, 0))
-    except ValueError:  # the section's check says why
-        return str(bind)
-
-
-def map_agents(agents: Iterable[str], patterns: Mapping[str, Iterable[str]]) -> list[str]:
+def map_agents(agents: Sequence[str], patterns: Mapping[str, Iterable[str]]) -> list[str]:
     """Returns the policy of each agent.
 
     A name that stands in a list itself counts more than patterns.
@@ -146,13 +135,8 @@ def map_agents(agents: Iterable[str], patterns: Mapping[str, Iterable[str]]) -> 
     Raises:
       InvalidInputError: an agent has no policy, or several; the error names the first one.
     """
-    found: dict[str, str] = {}
-    policies = []
-    for slot, agent in enumerate(agents):
-        if agent not in found:
-            found[agent] = _find_policy(agent, patterns, slot)
-        policies.append(found[agent])
-    return policies
+    found = {one: _find_policy(one, patterns, agents.index(one)) for one in dict.fromkeys(agents)}
+    return [found[one] for one in agents]
 
 
 def _find_policy(agent: str, patterns: Mapping[str, Iterable[str]], slot: int) -> str:

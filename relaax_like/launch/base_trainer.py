@@ -70,6 +70,7 @@ class BaseTrainer(abc.ABC):
       experiment: the experiment to train.
       status: of the parameter server at the end of `run`; None before.
       began: `time.perf_counter()` from which the startup time is measured.
+      shutdown: the argument of `run`; set by it.
 
     Args:
       experiment: as the attribute.
@@ -94,6 +95,7 @@ class BaseTrainer(abc.ABC):
         self._returned = 0.0
         self._overrides = overrides
         self._log = log
+        self.shutdown: Shutdown
 
     def run(self, shutdown: Shutdown) -> int:
         """Trains until the target, the budget or a signal; returns the exit status.
@@ -106,7 +108,7 @@ class BaseTrainer(abc.ABC):
           Exception: an error of a hook or of a trainer's own code.
           Stopped: a signal arrived while the parameter server was being made.
         """
-        experiment = self.experiment
+        experiment, self.shutdown = self.experiment, shutdown
         prepare_tensorflow(experiment, learns=True)
         make_run_dir(experiment)
         limit_blas_threads()
@@ -226,6 +228,7 @@ class BaseTrainer(abc.ABC):
         self, server: ParameterServer, newest: NewestScalars, shutdown: Shutdown
     ) -> Progress:
         with open_progress(self._log, self.experiment, newest, shutdown) as progress:
+            progress.policy = self.experiment.policy
             progress.find_mean_length = lambda: server.episode_means.mean_length
             watching = threading.Thread(
                 target=watch_progress,

@@ -78,16 +78,19 @@ class Video:
     episodes: int = 1
 
 
-def evaluate_snapshot(
+def evaluate_policies(
     experiment: Experiment, episodes: int, version: str = LATEST, video: Video | None = None
-) -> EvaluationResult:
-    """Plays with a snapshot of the experiment; a running training is not affected.
+) -> dict[str, EvaluationResult]:
+    """Plays with snapshots of a run, of all its policies; a running training is not affected.
 
     Args:
       experiment: has the snapshots.
-      episodes: number of episodes to play.
-      version: of the snapshot; see `read_snapshot`.
+      episodes: number of episodes, or games, to play.
+      version: of the snapshots; see `read_snapshot`.
       video: to record, in separate episodes before the counted episodes; None: no video.
+
+    Returns:
+      Policy -> the episodes of its agents; "" if the run has one policy.
 
     Raises:
       ConfigError: there is no environment, it cannot be filmed, the video cannot be written, the
@@ -96,23 +99,6 @@ def evaluate_snapshot(
       ProtocolError: the algorithm cannot use the environment's spaces.
       SnapshotError: there is no usable snapshot.
       RelaaxError: the environment's code failed.
-    """
-    return evaluate_policies(experiment, episodes, version, video)[""]
-
-
-def evaluate_policies(
-    experiment: Experiment, episodes: int, version: str = LATEST, video: Video | None = None
-) -> dict[str, EvaluationResult]:
-    """Plays with snapshots of all policies of a run; see `evaluate_snapshot`, also for the errors.
-
-    Args:
-      experiment: of the run; of one policy, or with several.
-      episodes: number of episodes, or games, to play.
-      version: see `evaluate_snapshot`.
-      video: see `evaluate_snapshot`.
-
-    Returns:
-      Policy -> the episodes of its agents; "" if the run has one policy.
     """
     prepare_tensorflow(experiment, learns=False)
     if video is not None:

@@ -75,7 +75,6 @@ class LocalAgents:
     ):
         self._observations = SpaceValues(slots.observation_space, OBSERVATION)
         self._actions = SpaceValues(slots.action_space, ACTION)
-        self.spaces = RunSpaces(self._observations.spaces, self._actions.spaces)
         self._k = slots.slots
         self._host = host
         self._stop = stop
@@ -83,9 +82,9 @@ class LocalAgents:
         self._ready = threading.Event()
         self.waiting_sec = 0.0
         host.on_ready = self._ready.set
-        spec = SlotSpec(*self.spaces, slots.slots, name, exploit)
-        agents, kinds = getattr(slots, "agents", None), getattr(slots, "kinds", None)
-        self._slots = host.make_slot_agents(spec._replace(agents=agents or (), kinds=kinds or ()))
+        spec = make_slot_spec(slots, name, exploit)
+        self.spaces = RunSpaces(spec.observation_spaces, spec.action_spaces)
+        self._slots = host.make_slot_agents(spec)
         self.has_state = isinstance(self._slots, BatchSlots)
         self.policies = self._slots.policies
         if (why := self._slots.unsupported.get(MASKS)) and split_masks(self.spaces.observations)[1]:
@@ -216,6 +215,19 @@ class LocalAgents:
         leaves = self._observations.to_leaves(values, self._k, field, chosen)
         # Agents store them one step later, when environments can have reused their arrays.
         return {name: leaf.copy() for name, leaf in leaves.items()}
+
+
+def make_slot_spec(slots: EnvironmentSlots, name: str, exploit: bool = False) -> SlotSpec:
+    """Describes environments for a host of agents; see `SlotSpec`."""
+    return SlotSpec(
+        SpaceValues(slots.observation_space, OBSERVATION).spaces,
+        SpaceValues(slots.action_space, ACTION).spaces,
+        slots.slots,
+        name,
+        exploit,
+        agents=getattr(slots, "agents", None) or (),
+        kinds=getattr(slots, "kinds", None) or (),
+    )
 
 
 class CheckedSlots:
@@ -490,6 +502,4 @@ def validate_environment(experiment: Experiment, purpose: str) -> RunSpaces:
 def _find_spaces(experiment: Experiment, purpose: str) -> RunSpaces:
     """Makes one environment, and returns the spaces of its observations and actions."""
     with open_one_slot(experiment, purpose) as slots:
-        observations = SpaceValues(slots.observation_space, OBSERVATION)
-        actions = SpaceValues(slots.action_space, ACTION)
-    return RunSpaces(observations.spaces, actions.spaces)
+        return RunSpaces(*make_slot_spec(slots, purpose)[:2])

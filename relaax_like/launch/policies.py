@@ -5,17 +5,15 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from relaax_like.client.interactor import EnvironmentSlots
-from relaax_like.client.values import SpaceValues
 from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment, PolicyRun
-from relaax_like.launch.local import open_one_slot
+from relaax_like.launch.local import make_slot_spec, open_one_slot
 from relaax_like.launch.saved_policy import SavedPolicy
 from relaax_like.parameter_server.snapshot_format import State
 from relaax_like.rlx_server.hosting import AgentHost
 from relaax_like.rlx_server.policy_host import PolicyHost, find_leaves, find_rows, select_spaces
-from relaax_like.rlx_server.slots import SlotSpec
 from relaax_like.wire.errors import ConfigError, InvalidInputError, ProtocolError
-from relaax_like.wire.spaces import ACTION, OBSERVATION, RunSpaces
+from relaax_like.wire.spaces import RunSpaces
 
 
 def complete_policies(experiment: Experiment) -> Experiment:
@@ -50,14 +48,7 @@ def find_policy_spaces(experiment: Experiment, slots: EnvironmentSlots) -> dict[
     Raises:
       ConfigError: an agent has no policy, or several; or agents of one policy have other leaves.
     """
-    spec = SlotSpec(
-        SpaceValues(slots.observation_space, OBSERVATION).spaces,
-        SpaceValues(slots.action_space, ACTION).spaces,
-        slots.slots,
-        "train",
-        agents=getattr(slots, "agents", None) or (),
-        kinds=getattr(slots, "kinds", None) or (),
-    )
+    spec = make_slot_spec(slots, "train")
     patterns = {name: policy.agents for name, policy in experiment.policies.items()}
     found = {}
     try:

@@ -12,7 +12,7 @@ from relaax_like.launch.parameter_server import make_run_dir
 from relaax_like.launch.policies import complete_policies, find_policy_spaces, join_hosts
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.runs.folders.modes import LogMode
-from relaax_like.runs.folders.run_folder import TRAIN, describe_start, write_config
+from relaax_like.runs.folders.run_folder import TRAIN, describe_start
 from relaax_like.runs.processes.log_file import keeping_log
 from relaax_like.runs.processes.process import Shutdown
 from relaax_like.wire.errors import ConfigError, ProtocolError
@@ -52,28 +52,25 @@ class PoliciesTrainer(BaseTrainer):
             own = [*overrides, f"{POLICY}={name}"]
             following = _PolicyTrainer(policy.experiment, own, mode, self, following)
             self._trainers[name] = following
-        self.servers: dict[str, ParameterServer] = {}
 
     def run(self, shutdown: Shutdown) -> int:
         """See `BaseTrainer`."""
         make_run_dir(self.experiment)
         with keeping_log(self.experiment.run_dir):
-            write_config(self.experiment)
             describe_start(self.experiment, TRAIN)
             first = self._trainers[next(iter(self.experiment.policies))]
             first.run(shutdown)
-        trained = [name for name, policy in self.experiment.policies.items() if policy.trains]
-        statuses = [self._trainers[name].status for name in trained]
+        policies = self.experiment.policies.items()
+        statuses = [self._trainers[name].status for name, policy in policies if policy.trains]
         self.status = statuses[0]
-        done = all(status is not None and status.finished for status in statuses)
-        return 0 if done else shutdown.exit_status
+        return 0 if all(one and one.finished for one in statuses) else shutdown.exit_status
 
     def train(self, server: ParameterServer, stop: threading.Event) -> None:
         """Plays with the agents of all policies until the run ends."""
         policies = self.experiment.policies
         with open_slots(self.experiment, "train") as slots:
-            hosts = [self._trainers[name].make_host(self.servers[name]) for name in policies]
-            host = join_hosts(self.experiment, hosts)
+            own = [self._trainers[name] for name in policies]
+            host = join_hosts(self.experiment, [one.make_host(one.server) for one in own])
             try:
                 agents = LocalAgents(slots, host, stop=stop, resumable=False)
             except ProtocolError as error:
@@ -114,20 +111,14 @@ class _PolicyTrainer(BaseTrainer):
         following: "_PolicyTrainer | None",
     ):
         super().__init__(experiment, overrides, log)
+        self.server: ParameterServer
         self._owner = owner
         self._following = following
-        self._shutdown: Shutdown | None = None
-
-    def run(self, shutdown: Shutdown) -> int:
-        """See `BaseTrainer`."""
-        self._shutdown = shutdown
-        return super().run(shutdown)
 
     def train(self, server: ParameterServer, stop: threading.Event) -> None:
         """Makes the parameter servers of the other policies, then plays with all of them."""
-        assert self._shutdown is not None, "it is running"
-        self._owner.servers[self.experiment.policy] = server
+        self.server = server
         if self._following is not None:
-            self._following.run(self._shutdown)
+            self._following.run(self.shutdown)
         else:
             self._owner.train(server, stop)

@@ -410,10 +410,9 @@ def _report_clients(
         for link in links:
             with contextlib.suppress(RelaaxError):  # it is not available; the next report follows
                 link.report_clients(report)
-        if newest and len(links) == 1:
-            greeting = newest.pop()
-            with contextlib.suppress(RelaaxError):
-                links[0].propose_spaces(RunSpaces(greeting.inputs, greeting.action_spaces))
+                if newest and len(links) == 1:
+                    greeting = newest.pop()
+                    link.propose_spaces(RunSpaces(greeting.inputs, greeting.action_spaces))
 
 
 def _make_environment() -> dict[str, str]:

@@ -46,11 +46,6 @@ class ApplyQueue(Generic[Item, Result]):
         self._waiting: deque[_Entry[Item, Result]] = deque()
         self._closed = False
 
-    @property
-    def num_waiting(self) -> int:
-        """Number of items whose handling has not begun."""
-        return len(self._waiting)
-
     def submit(self, item: Item, timeout_sec: float | None = None) -> Result:
         """Waits until the item has been handled; returns its result.
 

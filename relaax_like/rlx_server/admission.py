@@ -77,12 +77,6 @@ class Admission:
         """Number of connections whose hello has not been accepted yet."""
         return len(self._unknown)
 
-    @property
-    def held_bytes(self) -> int:
-        """Number of bytes that all unknown connections hold together."""
-        with self._lock:
-            return sum(self._unknown.values())
-
     def arrive(self, connection: Newcomer) -> None:
         """Adds an unknown connection; closes an older one if there are too many."""
         victim = None

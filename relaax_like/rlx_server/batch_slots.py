@@ -85,11 +85,9 @@ class BatchSlots(Slots):
         # Of each slot with an agent's name, if there are several: its returns.
         self._agents = spec.agents
         names = set() if spec.exploit else set(spec.agents)
-        self._agent_returns = {
-            name: GatheredMetric(processor.metrics(), f"return of {name}", is_mean=True)
-            for name in sorted(names)[:MAX_AGENT_CURVES]
-            if len(names) > 1
-        }
+        shown = sorted(names)[:MAX_AGENT_CURVES] if len(names) > 1 else ()
+        metrics = processor.metrics()
+        self._agent_returns = {n: GatheredMetric(metrics, f"return of {n}", True) for n in shown}
 
     def _find_unsupported(self, plan: Plan) -> dict[str, str]:
         both = (PRESENT, EXECUTED)

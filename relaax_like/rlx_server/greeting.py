@@ -1,8 +1,7 @@
 """A client's hello, checked, and the optional parts of the protocol that it agrees on."""
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.agents import validate_agents
@@ -98,7 +97,12 @@ class Greeting:
         self.max_wait_sec = _read_max_wait(hello, MAX_WAIT in self.features)
         self.versions = validate_versions(hello.versions if VERSIONS in self.features else {})
         self.unsupported: Mapping[str, str] = {}
-        self._read_agents(hello)
+        leaves = tuple(self.observation_spaces), tuple(self.action_spaces)
+        given = hello.agents, hello.games or None, hello.kinds or None
+        named = validate_agents(hello.slots, leaves, *given) if AGENTS in self.features else {}
+        self.agents, self.games, self.kinds = (
+            tuple(named.get(field, ())) for field in ("agents", "games", "kinds")
+        )
         if MASKS in self.features and not self.masks:
             self.withdraw({MASKS: "no leaf of the actions is discrete, with at most 65536 choices"})
 
@@ -106,16 +110,6 @@ class Greeting:
     def inputs(self) -> Spaces:
         """The spaces of observations and masks."""
         return {**self.observation_spaces, **self.masks}
-
-    def _read_agents(self, hello: rlx_pb2.Hello) -> None:
-        named: Mapping[str, Sequence[Any]] = {}
-        if AGENTS in self.features:
-            leaves = tuple(self.observation_spaces), tuple(self.action_spaces)
-            given = hello.agents, hello.games or None, hello.kinds or None
-            named = validate_agents(hello.slots, leaves, *given)
-        self.agents, self.games, self.kinds = (
-            tuple(named.get(field, ())) for field in ("agents", "games", "kinds")
-        )
 
     def withdraw(self, unsupported: Mapping[str, str]) -> None:
         """Takes back features that the agents of this client do not support; says why."""

@@ -101,6 +101,19 @@ class AgentHost(abc.ABC):
         self.ranges.close()
 
 
+def predict_by_name(
+    names: Sequence[str],
+    requests: Sequence[Request],
+    predict: Callable[[str, list[Request]], Sequence[Prediction]],
+) -> list[Prediction]:
+    """Returns the predictions for requests, of which those of equal names are asked together."""
+    answers: dict[int, Prediction] = {}
+    for name in dict.fromkeys(names):
+        chosen = [number for number, own in enumerate(names) if own == name]
+        answers.update(zip(chosen, predict(name, [requests[n] for n in chosen]), strict=True))
+    return [answers[number] for number in range(len(requests))]
+
+
 class BatchHost(AgentHost):
     """Makes batch-native agents, which share one model and one processor for each task.
 
@@ -249,17 +262,15 @@ class BatchHost(AgentHost):
             stop.result()
 
     def _predict_by_task(self, requests: Sequence[Request]) -> list[Prediction]:
-        answers: dict[int, Prediction] = {}
-        for task in dict.fromkeys(request.task for request in requests):
-            if task not in self._processors:
-                raise RelaaxError(
-                    f"class {self._agent_class.__name__} asked for task {task!r}, but the "
-                    f"algorithm has the tasks {', '.join(self._processors)}; ask for one of them"
-                )
-            chosen = [i for i, request in enumerate(requests) if request.task == task]
-            parts = self._processors[task].predict([requests[i] for i in chosen])
-            answers.update(zip(chosen, parts, strict=True))
-        return [answers[i] for i in range(len(requests))]
+        if unknown := {request.task for request in requests} - self._processors.keys():
+            raise RelaaxError(
+                f"class {self._agent_class.__name__} asked for task {min(unknown)!r}, but the "
+                f"algorithm has the tasks {', '.join(self._processors)}; ask for one of them"
+            )
+        names = [request.task for request in requests]
+        return predict_by_name(
+            names, requests, lambda task, own: self._processors[task].predict(own)
+        )
 
     def _get_plan(self, task: str) -> Plan:
         return get_task_plan(self._config, task) or Plan()

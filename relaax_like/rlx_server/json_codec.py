@@ -170,10 +170,8 @@ class JsonCodec:
     def write_ready(self, ready: rlx_pb2.Ready) -> bytes:
         """See `Codec`."""
         written = {field.name: value for field, value in ready.ListFields()}
-        lists = {"features": list(ready.features)}
-        if ready.policies:
-            lists["policies"] = list(ready.policies)
-        return _encode({"ready": {**written, **lists}})
+        policies = {"policies": list(ready.policies)} if ready.policies else {}
+        return _encode({"ready": {**written, "features": list(ready.features), **policies}})
 
     def write_actions(
         self, actions: Arrays, version: int, step_id: int, timings: Mapping[str, int]

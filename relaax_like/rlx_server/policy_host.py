@@ -1,5 +1,6 @@
 """Agents of a run with several policies: each agent acts and learns by the policy of its name."""
 
+import contextlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent import futures
 
@@ -8,7 +9,7 @@ import numpy as np
 from relaax_like.config.policies import map_agents
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.rlx_server.batch_slots import BatchSlots
-from relaax_like.rlx_server.hosting import AgentHost
+from relaax_like.rlx_server.hosting import AgentHost, predict_by_name
 from relaax_like.rlx_server.policy_slots import Leaves, PolicyPart, PolicySlots
 from relaax_like.rlx_server.slots import Slots, SlotSpec
 from relaax_like.wire.agents import strip_kind
@@ -56,26 +57,17 @@ class PolicyHost(AgentHost):
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
         """Answers the requests of `PolicySlots`, in one call for each policy."""
-        answers: dict[int, Prediction] = {}
-        places: dict[str, list[int]] = {}
-        for number, request in enumerate(requests):
-            places.setdefault(request.task.partition("/")[0], []).append(number)
-        for policy, numbers in places.items():
-            own = [requests[n]._replace(task=requests[n].task.partition("/")[2]) for n in numbers]
-            answers.update(zip(numbers, self._hosts[policy].predict(own), strict=True))
-        return [answers[number] for number in range(len(requests))]
+        parts = [request.task.partition("/") for request in requests]
+        inner = [one._replace(task=task) for one, (*_, task) in zip(requests, parts, strict=True)]
+        names = [policy for policy, *_ in parts]
+        return predict_by_name(names, inner, lambda name, own: self._hosts[name].predict(own))
 
     def close(self) -> None:
-        """Closes the hosts of all policies, at the same time.
-
-        Raises:
-          Exception: raised by the first one that failed to close.
-        """
+        """Closes the hosts of all policies, even if closing one fails."""
         super().close()
-        with futures.ThreadPoolExecutor(len(self._hosts)) as executor:
-            closing = [executor.submit(host.close) for host in self._hosts.values()]
-        for one in closing:
-            one.result()
+        with contextlib.ExitStack() as ends:
+            for host in self._hosts.values():
+                ends.callback(host.close)
 
     def _make_part(self, spec: SlotSpec, policy: str, rows: list[int]) -> PolicyPart:
         leaves = find_leaves(spec, policy, rows)

@@ -1,5 +1,6 @@
 """The slots of a client whose agents have several policies: each policy sees its own slots."""
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -122,14 +123,9 @@ class PolicySlots(Slots):
 
     def close(self) -> None:
         """Closes the agents of all policies, even if closing one fails."""
-        errors = []
-        for part in self._parts:
-            try:
-                part.slots.close()
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        with contextlib.ExitStack() as ends:
+            for part in self._parts:
+                ends.callback(part.slots.close)
 
     def _note(self, part: PolicyPart, decision: Decision | None) -> None:
         if decision is not None:

@@ -442,13 +442,8 @@ class Session:
         self.finished = bool(decision.finished)
         # Computed once, so that the client receives the same times that are counted.
         self._answered_at = now = time.monotonic()
-        is_usual = SLOT_VERSIONS not in self._greeting.features
-        if (
-            is_usual
-            and decision.actions
-            and not decision.finished
-            and not (self._transition.episodes)
-        ):
+        has_more = self._transition.episodes or SLOT_VERSIONS in self._greeting.features
+        if decision.actions and not decision.finished and not has_more:
             timings = self._find_timings() if TIMINGS in self._greeting.features else {}
             answer = self.codec.write_actions(
                 decision.actions, decision.version, self._step_id, timings

@@ -16,7 +16,7 @@ from support.serial import train
 from relaax_like.algorithm.model import get_variables
 from relaax_like.config.loader import dump_experiment, load_experiment
 from relaax_like.core.manifest import make_manifest
-from relaax_like.launch.evaluation import evaluate_snapshot
+from relaax_like.launch.evaluation import evaluate_policies
 from relaax_like.learn.updates import LearningTask
 from relaax_like.nn.module import get_name
 from relaax_like.wire.errors import ConfigError
@@ -145,7 +145,7 @@ def test_cartpole_is_learned_from_the_actions_of_a_controller(tmp_path: Path) ->
     experiment = load_experiment(FILE, sets)
     record(experiment, tmp_path / "trajectories")
     assert train(FILE, *sets) == 0
-    played = evaluate_snapshot(experiment, 24)
+    played = evaluate_policies(experiment, 24)[""]
     assert played.returns.mean() >= 475, played.returns
     assert played.global_t >= 60_000
 

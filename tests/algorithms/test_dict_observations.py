@@ -22,7 +22,7 @@ from relaax_like.addons.sampling.algo_sampler import AlgoSampler
 from relaax_like.algorithm.acting import make_actor
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.moments import Moments
-from relaax_like.launch.evaluation import evaluate_snapshot
+from relaax_like.launch.evaluation import evaluate_policies
 from relaax_like.launch.learners import load_model_module, make_model
 from relaax_like.launch.local import open_slots
 from relaax_like.parameter_server.snapshots import read_latest
@@ -79,7 +79,7 @@ def load_actor(file: Path) -> Any:
 
 
 def test_ppo_learns_an_action_that_depends_on_both_vectors(signs: Path) -> None:
-    assert evaluate_snapshot(load_experiment(signs), 80).returns.mean() > 9.2
+    assert evaluate_policies(load_experiment(signs), 80)[""].returns.mean() > 9.2
     left, right = np.random.default_rng(0).uniform(-1, 1, (2, 4000, 2)).astype(np.float32)
     wanted = (left[:, 0] > 0) != (right[:, 0] > 0)
     actor = load_actor(signs)
@@ -118,15 +118,15 @@ def test_bc_clones_what_both_vectors_led_to(signs: Path, tmp_path: Path) -> None
     file = write(tmp_path, "Signs-v0", algorithm, f"offline: '{trajectories}', eval_freq: 0")
     assert train(file) == 0
     # What was recorded was right less often: it was explored, and at first it was chance.
-    assert evaluate_snapshot(load_experiment(file), 80).returns.mean() > 8.5
+    assert evaluate_policies(load_experiment(file), 80)[""].returns.mean() > 8.5
 
 
 def test_evaluation_needs_no_tensorflow(signs: Path) -> None:
     code = (
         "import sys\n"
         "from relaax_like.config.loader import load_experiment\n"
-        "from relaax_like.launch.evaluation import evaluate_snapshot\n"
-        f"played = evaluate_snapshot(load_experiment({str(signs)!r}), 16)\n"
+        "from relaax_like.launch.evaluation import evaluate_policies\n"
+        f"played = evaluate_policies(load_experiment({str(signs)!r}), 16)['']\n"
         "print(played.returns.mean() > 9, 'tensorflow' in sys.modules)\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
@@ -140,7 +140,7 @@ def test_ppo_learns_an_action_that_depends_on_an_image_and_a_vector(tmp_path: Pa
     algorithm = f"{_PPO}, {_BRIGHT}, shared_network: true, network: {{layers: [32]}}"
     file = write(tmp_path, "Bright-v0", algorithm)
     assert train(file) == 0
-    assert evaluate_snapshot(load_experiment(file), 80).returns.mean() > 9.2
+    assert evaluate_policies(load_experiment(file), 80)[""].returns.mean() > 9.2
 
 
 @pytest.mark.parametrize(

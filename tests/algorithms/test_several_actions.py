@@ -20,7 +20,7 @@ from relaax_like.addons.sampling.algo_sampler import AlgoSampler
 from relaax_like.algorithm.acting import NumpyActor, make_actor
 from relaax_like.config.loader import load_experiment
 from relaax_like.experience.trajectory_files import find_trajectories, read_trajectories
-from relaax_like.launch.evaluation import evaluate_snapshot
+from relaax_like.launch.evaluation import evaluate_policies
 from relaax_like.launch.learners import load_model_module, make_model
 from relaax_like.launch.local import open_slots
 from relaax_like.parameter_server.snapshots import read_latest
@@ -94,7 +94,7 @@ def rate(actor: Any) -> dict[str, float]:
 
 def test_ppo_learns_all_leaves(levers: Path) -> None:
     """By chance, three of them fit half of the time or less."""
-    assert evaluate_snapshot(load_experiment(levers), 40).returns.mean() > 9
+    assert evaluate_policies(load_experiment(levers), 40)[""].returns.mean() > 9
     actor = load_actor(levers)
     assert isinstance(actor, NumpyActor)
     rates = rate(actor)
@@ -131,8 +131,8 @@ def test_evaluation_needs_no_tensorflow(levers: Path) -> None:
     code = (
         "import sys\n"
         "from relaax_like.config.loader import load_experiment\n"
-        "from relaax_like.launch.evaluation import evaluate_snapshot\n"
-        f"played = evaluate_snapshot(load_experiment({str(levers)!r}), 16)\n"
+        "from relaax_like.launch.evaluation import evaluate_policies\n"
+        f"played = evaluate_policies(load_experiment({str(levers)!r}), 16)['']\n"
         "print(played.returns.mean() > 8.5, 'tensorflow' in sys.modules)\n"
     )
     env = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}

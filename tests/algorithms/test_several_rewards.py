@@ -19,7 +19,7 @@ import relaax_like
 from relaax_like.algorithm.acting import make_actor
 from relaax_like.algorithm.batch import Batch
 from relaax_like.config.loader import dump_experiment, load_experiment
-from relaax_like.launch.evaluation import evaluate_snapshot
+from relaax_like.launch.evaluation import evaluate_policies
 from relaax_like.launch.learners import make_model
 from relaax_like.wire.errors import ConfigError
 
@@ -54,7 +54,7 @@ def test_the_weights_decide_which_action_is_learned(
     path = copy_uncompiled(algorithm, tmp_path)
     file = write_experiment(tmp_path, algorithm, rewards, path)
     relaax_like.train(file)
-    played = evaluate_snapshot(load_experiment(file), 4)
+    played = evaluate_policies(load_experiment(file), 4)[""]
     assert played.returns.mean() == pytest.approx(10 * REWARDS[best].sum())
 
 

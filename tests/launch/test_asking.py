@@ -9,7 +9,7 @@ from support.uncompiled import copy_uncompiled
 
 import relaax_like
 from relaax_like.config.loader import load_experiment
-from relaax_like.launch.evaluation import evaluate_snapshot
+from relaax_like.launch.evaluation import evaluate_policies
 from relaax_like.wire.errors import ConfigError
 
 INTEGERS = ROOT / "tests" / "support" / "integers"
@@ -40,7 +40,7 @@ def test_integers_are_learned_from_a_file_without_sizes(environment: str, tmp_pa
     saved = load_experiment(tmp_path / "run" / "config.yaml")
     assert not saved.algorithm.lacks_spaces
     for experiment in (load_experiment(file), saved):  # the original file asks again
-        found = evaluate_snapshot(experiment, episodes=20)
+        found = evaluate_policies(experiment, episodes=20)[""]
         assert found.returns.mean() > 3.9
         assert found.global_t < 20_000, "the target was not reached"
 

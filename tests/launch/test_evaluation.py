@@ -11,7 +11,7 @@ from support.saved_runs import write_run
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.launch import evaluation
-from relaax_like.launch.evaluation import Video, evaluate_snapshot
+from relaax_like.launch.evaluation import Video, evaluate_policies
 from relaax_like.launch.saved_policy import open_server, read_snapshot
 from relaax_like.wire.errors import ConfigError, InvalidInputError, SnapshotError
 
@@ -33,17 +33,17 @@ def experiment(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 def test_the_snapshot_of_a_version_is_played(
     experiment: Experiment, version: str, found: int
 ) -> None:
-    played = evaluate_snapshot(experiment, 2, version)
+    played = evaluate_policies(experiment, 2, version)[""]
     assert (played.version, played.global_t, len(played.returns)) == (found, 100 * found, 2)
 
 
 def test_a_version_that_is_not_there_is_refused(experiment: Experiment) -> None:
     with pytest.raises(SnapshotError, match=r"no snapshot of version 9; the versions are 2, 3"):
-        evaluate_snapshot(experiment, 2, "9")
+        evaluate_policies(experiment, 2, "9")[""]
     with pytest.raises(ConfigError, match="'newest', expected latest, best, or the number"):
-        evaluate_snapshot(experiment, 2, "newest")
+        evaluate_policies(experiment, 2, "newest")[""]
     with pytest.raises(ConfigError, match="expected latest, best, or the number"):
-        evaluate_snapshot(experiment, 2, "9" * 5000)
+        evaluate_policies(experiment, 2, "9" * 5000)[""]
 
 
 def test_a_snapshot_with_nan_is_named(experiment: Experiment) -> None:
@@ -86,14 +86,14 @@ def test_a_video_is_prepared_before_an_environment_is_made(
     monkeypatch.setattr(evaluation, "draw_without_screen", lambda: calls.append("screen"))
     monkeypatch.setattr(evaluation, "ask_environment", ask)
     with pytest.raises(ConfigError, match="expected a name that ends in"):
-        evaluate_snapshot(experiment, 2, video=Video(path=tmp_path / "video.txt"))
+        evaluate_policies(experiment, 2, video=Video(path=tmp_path / "video.txt"))[""]
     assert calls == []
     with pytest.raises(ConfigError, match="asked"):
-        evaluate_snapshot(experiment, 2, video=Video(path=tmp_path / "video.mp4"))
+        evaluate_policies(experiment, 2, video=Video(path=tmp_path / "video.mp4"))[""]
     assert calls == ["screen", "environment"]
 
 
 def test_the_environment_of_a_video_is_drawn(experiment: Experiment, tmp_path: Path) -> None:
     path = tmp_path / "out.mp4"
-    assert str(path) in evaluate_snapshot(experiment, 2, video=Video(path=path)).video
+    assert str(path) in evaluate_policies(experiment, 2, video=Video(path=path))[""].video
     assert path.stat().st_size > 0

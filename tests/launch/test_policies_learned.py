@@ -63,7 +63,7 @@ def test_two_policies_orbit_the_equilibrium(tmp_path: Path) -> None:
         slots=games,
     )
     assert train(file) == 0
-    choices = np.load(tmp_path / "choices.npy") / games  # [steps, 2]
+    choices = np.load(tmp_path / "choices.npy", allow_pickle=False) / games  # [steps, 2]
     assert len(choices) == steps
     np.testing.assert_allclose(choices[: steps // 60].mean(0), 0.5, atol=0.15)
     np.testing.assert_allclose(choices[-steps // 3 :].mean(0), 0.25, atol=0.05)

@@ -13,7 +13,7 @@ from support.serial import STOPPED, read_run, train
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.launch.backprop_main import measure
-from relaax_like.launch.evaluation import evaluate_snapshot
+from relaax_like.launch.evaluation import evaluate_policies
 from relaax_like.metrics.curves import read_curves
 from relaax_like.wire.errors import ConfigError
 
@@ -57,7 +57,7 @@ def test_a_hierarchy_learns_in_one_process(tmp_path: Path) -> None:
     assert run["steps"].keys() == {"goal/default", "control/default"}
     assert run["published"] == run["version"] == sum(run["steps"].values())
     assert run["steps"]["control/default"] == run["global_t"] // 32
-    evaluation = evaluate_snapshot(load_experiment(file), episodes=20)
+    evaluation = evaluate_policies(load_experiment(file), episodes=20)[""]
     assert (evaluation.returns / evaluation.lengths).mean() > 0.9
 
 
@@ -147,7 +147,7 @@ def test_an_algorithm_that_stops_epochs_can_be_evaluated(folder: Path, tmp_path:
     file.write_text(file.read_text().replace("    def learn(", f"{stop}    def learn("))
     experiment = write_experiment(tmp_path, folder)
     assert train(experiment, "algorithm.max_global_step=200") == 0
-    assert evaluate_snapshot(load_experiment(experiment), episodes=2).lengths.min() >= 3
+    assert evaluate_policies(load_experiment(experiment), episodes=2)[""].lengths.min() >= 3
 
 
 def test_plans_by_task_without_rollouts_learn_beside_the_agents(

@@ -17,7 +17,7 @@ from relaax_like.algorithm.model import get_variables
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.prediction import TASK
-from relaax_like.launch.evaluation import evaluate_snapshot, evaluation_to_dict, format_evaluation
+from relaax_like.launch.evaluation import evaluate_policies, evaluation_to_dict, format_evaluation
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.learn.replayed import make_table
 from relaax_like.replay import Hindsight
@@ -100,7 +100,7 @@ def test_it_reaches_goals_that_it_was_never_given(tmp_path: Path) -> None:
     ]
     relaax_like.train(FOLDER / "bit_flip.yaml", sets)
     experiment = load_experiment(FOLDER / "bit_flip.yaml", sets)
-    found = evaluate_snapshot(experiment, 100)
+    found = evaluate_policies(experiment, 100)[""]
     assert found.success_rate >= 0.9
     assert f", success rate {found.success_rate:.2f}; weights" in format_evaluation(found)
     assert evaluation_to_dict(found)["success_rate"] == found.success_rate

@@ -40,9 +40,9 @@ def handler() -> Iterator[Handler]:
 
 def submit(turns: ApplyQueue[int, int], item: int) -> Caller:
     """Submits from a thread of its own; returns when the item waits or is being handled."""
-    waiting = turns.num_waiting
+    waiting = len(turns._waiting)
     caller = Caller(lambda: turns.submit(item))
-    wait_until(lambda: turns.num_waiting > waiting, "it waits")
+    wait_until(lambda: len(turns._waiting) > waiting, "it waits")
     return caller
 
 
@@ -84,7 +84,7 @@ def test_an_item_that_nobody_began_with_in_time_is_withdrawn(handler: Handler) -
     assert handler.entered.acquire(timeout=10)
     with pytest.raises(TimeoutError):
         turns.submit(7, 0.02)
-    assert turns.num_waiting == 0
+    assert len(turns._waiting) == 0
     handler.open.set()
     assert first.get() == 2
     assert turns.submit(3) == 6
@@ -101,7 +101,7 @@ def test_one_that_was_begun_with_in_the_last_moment_is_waited_for(handler: Handl
         def acquire(self, timeout: float = -1) -> bool:
             if timeout < 0:
                 return turn.acquire()
-            wait_until(lambda: turns.num_waiting == 0, "the last moment")
+            wait_until(lambda: len(turns._waiting) == 0, "the last moment")
             return False
 
         def release(self) -> None:
@@ -112,7 +112,7 @@ def test_one_that_was_begun_with_in_the_last_moment_is_waited_for(handler: Handl
     assert handler.entered.acquire(timeout=10)
     second = submit(turns, 2)
     third = Caller(lambda: turns.submit(3, 1.0))
-    wait_until(lambda: turns.num_waiting == 2, "two wait")
+    wait_until(lambda: len(turns._waiting) == 2, "two wait")
     handler.open.set()
     assert (first.get(), second.get(), third.get()) == (2, 4, 6)
     assert handler.batches[1] == [2, 3]

@@ -236,7 +236,7 @@ def test_a_publish_waits_while_too_many_others_do(monkeypatch: pytest.MonkeyPatc
         first = Caller(lambda: server.push(Push(client_id="a", env_steps=1)))
         assert entered.wait(20)
         second = Caller(lambda: server.push(Push(client_id="b", env_steps=1)))
-        wait_until(lambda: server._queue.num_waiting == 1, "a full queue")
+        wait_until(lambda: len(server._queue._waiting) == 1, "a full queue")
         publisher = Caller(lambda: server.publish(make_publish(1)))
         release.set()
         assert publisher.get().outcome == "applied"

@@ -75,15 +75,13 @@ class Progress:
       interval_sec: time between two calls of `show`.
       find_mean_length: returns the mean length of the newest episodes, in steps; None before the
         first one.
-
-    Args:
-      interval_sec: as the attribute.
       policy: whose run it is, if there are several.
     """
 
-    def __init__(self, interval_sec: float, policy: str = "") -> None:
+    policy = ""
+
+    def __init__(self, interval_sec: float) -> None:
         self.interval_sec = interval_sec
-        self.policy = policy
         self.find_mean_length: Callable[[], float | None] = lambda: None
 
     def show(self, status: Status) -> None:
@@ -98,7 +96,6 @@ class JsonProgress(Progress):
       interval_sec: see `Progress`.
       newest: the recorder of the run.
       on_closed: called when standard output is no longer read.
-      policy: see `Progress`.
     """
 
     def __init__(
@@ -106,9 +103,8 @@ class JsonProgress(Progress):
         interval_sec: float,
         newest: NewestScalars,
         on_closed: Callable[[], None] = lambda: None,
-        policy: str = "",
     ):
-        super().__init__(interval_sec, policy)
+        super().__init__(interval_sec)
         self._newest = newest
         self._on_closed = on_closed
         self._has_failed = False
@@ -257,12 +253,11 @@ def open_progress(
     """
     interval_sec = experiment.parameter_server.progress_interval_sec
     if mode is LogMode.JSON:
-        closed = shutdown.note_output_closed
-        yield JsonProgress(interval_sec, newest, closed, experiment.policy)
+        yield JsonProgress(interval_sec, newest, shutdown.note_output_closed)
         return
     console = Console()
     if mode is LogMode.PLAIN or not sys.stdout.isatty() or console.is_dumb_terminal:
-        yield Progress(interval_sec, experiment.policy)
+        yield Progress(interval_sec)
         return
     shutdown.on_repeat(lambda: _write_raw(_SHOW_CURSOR))
     with TableProgress(experiment, newest, console) as table:

@@ -138,10 +138,6 @@ def validate_not_emptied(experiment: Experiment, accept_loss: bool = False) -> N
       ConfigError: a run had begun, but there are no checkpoints, and `accept_loss` is False.
       SnapshotError, JournalError: see `find_progress`.
     """
-    if experiment.policies:
-        for run in experiment.runs:
-            validate_not_emptied(run, accept_loss)
-        return
     marker = experiment.run_dir / BEGUN_NAME
     checkpoints = experiment.parameter_server.checkpoint_dir
     if accept_loss:
@@ -249,6 +245,8 @@ def write_config(experiment: Experiment) -> None:
 def describe_start(experiment: Experiment, command: str) -> None:
     """Adds a start to experiment.yaml and experiment.info.
 
+    Of a run with several policies, this also writes config.yaml.
+
     Args:
       experiment: the experiment that was started; its folder exists.
       command: TRAIN, RUN or SERVERS.
@@ -256,6 +254,8 @@ def describe_start(experiment: Experiment, command: str) -> None:
     Raises:
       ConfigError: a file cannot be written.
     """
+    if experiment.policies:  # otherwise the parameter server does
+        write_config(experiment)
     start = {
         "command": command,
         "argv": list(sys.argv),
