@@ -109,11 +109,11 @@ def play(config: Path, sets: Sequence[str], address: str, own_policy: bool) -> i
     setup_logging("INFO")
     key = "parameter_server" if own_policy else "bind"
     sets = [*sets, f"relaax-rlx-server.{key}={address}"]
-    experiment = load_experiment(config, sets, several=True)
+    experiment = load_experiment(config, sets, several=not own_policy)
     if own_policy:
         run.validate_served(experiment)
         sets += run.choose_ports(experiment, ["rlx"])
-        experiment = load_experiment(config, sets, several=True)
+        experiment = load_experiment(config, sets)
     manager = Manager(run.make_collectors(experiment, sets if own_policy else None))
     shutdown = Shutdown()
     shutdown.on_request(manager.stop)

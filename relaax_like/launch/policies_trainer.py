@@ -7,7 +7,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.config.policies import POLICY
 from relaax_like.config.run_spaces import keep_run_spaces
 from relaax_like.launch.base_trainer import BaseTrainer
-from relaax_like.launch.local import LocalAgents, make_interactor, open_slots
+from relaax_like.launch.local import LocalAgents, keep_slots_versions, make_interactor, open_slots
 from relaax_like.launch.parameter_server import make_run_dir
 from relaax_like.launch.policies import complete_policies, find_policy_spaces, join_hosts
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -78,6 +78,7 @@ class PoliciesTrainer(BaseTrainer):
                 raise ConfigError(str(error)) from error
             for name, spaces in find_policy_spaces(self.experiment, slots).items():
                 keep_run_spaces(policies[name].experiment.run_dir, spaces)
+                keep_slots_versions(policies[name].experiment, "this process", slots)
             for trainer in self._trainers.values():
                 trainer.note_ready()
             interactor = make_interactor(
