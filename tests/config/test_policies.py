@@ -51,6 +51,14 @@ def test_a_policy_has_the_keys_of_the_file_and_its_own(file):
     assert cat.parameter_server.bind.port == mouse.parameter_server.bind.port == 0
 
 
+def test_each_policy_has_a_device_of_its_own(file):  # covers F30
+    sets = ["learner.device=cpu", "policies.mouse.learner.device=gpu"]
+    assert [run.learner.device for run in load_experiment(file, sets, several=True).runs] == [
+        "cpu",
+        "gpu",
+    ]
+
+
 def test_one_policy_can_be_chosen(file):
     experiment = load_experiment(file, ["policy=mouse"])
     assert experiment == load_experiment(file, several=True).policies["mouse"].experiment
