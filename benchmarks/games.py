@@ -50,7 +50,7 @@ def play_random(policy: Player, seed: int) -> dict[str, Any]:
     for number in range(_GAMES):
         seat = number % 2
         env.reset()
-        players = [draw, draw]
+        players: list[Player] = [draw, draw]
         players[seat] = policy
         rewards = _finish(env, dict(zip(env.possible_agents, players, strict=True)))
         won += rewards[seat] > 0
