@@ -122,8 +122,8 @@ MISTAKES: dict[str, tuple[str, str, str, str, str]] = {
     ),
     "a cost of another group": (
         "algorithm.py",
-        "{ACTOR: actor,",
-        "{'acotr': actor,",
+        'self.model.name_costs(actor, critic, {"entropy": entropy})',
+        "Losses({'acotr': actor, 'critic': critic})",
         "resume",
         "'acotr'",
     ),
