@@ -423,7 +423,7 @@ def test_pushes_of_clients_that_gave_up_are_withdrawn(monkeypatch):
             client.increment_global_t(100)
             client.push_pull(ONES)
             assert client.discarded_pushes == 1
-            wait_until(lambda: backend._queue.num_waiting == 0, "the end of its push")
+            wait_until(lambda: len(backend._queue._waiting) == 0, "the end of its push")
             free.set()
             first.get()
             assert (backend.version, backend.global_t) == (0, 1)

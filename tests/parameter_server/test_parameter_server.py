@@ -297,7 +297,7 @@ def test_push_beyond_the_queue_is_refused_as_busy(monkeypatch: pytest.MonkeyPatc
         callers = [Caller(lambda: server.push(make_push(server, env_steps=1)))]
         assert store.entered.acquire(timeout=WAIT_SEC)
         callers += [Caller(lambda: server.push(make_push(server, env_steps=1))) for _ in range(2)]
-        wait_until(lambda: server._queue.num_waiting == 2, "two that wait")
+        wait_until(lambda: len(server._queue._waiting) == 2, "two that wait")
         with pytest.raises(ServerUnavailableError, match="busy"):
             server.push(make_push(server))
         assert server.pull().version == 0  # a pull waits for nothing
@@ -580,7 +580,7 @@ def test_close_applies_what_waits_and_refuses_what_comes(tmp_path: Path) -> None
     server = ParameterServer(store, snapshots=Snapshots(tmp_path), metrics=NullMetrics())
     callers = [Caller(lambda: server.push(make_push(server, env_steps=1))) for _ in range(5)]
     assert store.entered.acquire(timeout=WAIT_SEC)
-    wait_until(lambda: server._queue.num_waiting == 4, "four that wait")
+    wait_until(lambda: len(server._queue._waiting) == 4, "four that wait")
     closing = Caller(server.close)
     wait_until(lambda: server._closed, "the server closes")
     with pytest.raises(ServerUnavailableError, match="closing"):
