@@ -86,8 +86,9 @@ class BatchSlots(Slots):
         self._agents = spec.agents
         names = set() if spec.exploit else set(spec.agents)
         shown = sorted(names)[:MAX_AGENT_CURVES] if len(names) > 1 else ()
-        metrics = processor.metrics()
-        self._agent_returns = {n: GatheredMetric(metrics, f"return of {n}", True) for n in shown}
+        self._agent_returns = {
+            n: GatheredMetric(processor.metrics(), f"return of {n}", True) for n in shown
+        }
 
     def _find_unsupported(self, plan: Plan) -> dict[str, str]:
         both = (PRESENT, EXECUTED)
