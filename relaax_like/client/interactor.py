@@ -329,6 +329,8 @@ class Interactor:
             transition = self._advance(actions)
             # Counted before it is sent, so that the last transition of a run is sent, too.
             self._count(transition)
+            if self._on_step is not None:
+                self._on_step()
             actions = self._ask(
                 transition.observations,
                 transition.rewards,
@@ -375,8 +377,6 @@ class Interactor:
         self._called_at = None
         self._environment_sec += time.perf_counter() - start
         tracing.end("environment step", mark)
-        if self._on_step is not None:
-            self._on_step()
         return transition
 
     def _truncate(self, transition: Transition, over: np.ndarray) -> Transition:

@@ -235,6 +235,8 @@ def test_a_hello_waits_longer_if_its_client_is_pinged(wants_pings: bool, longest
         exploit=False,
         max_wait_sec=None,
         wants_pings=wants_pings,
+        agents=(),
+        kinds=(),
     )
     LateHost(lambda proposal: proposal, lambda spaces: Told(), wait_loaded).make_agents(greeting)
     assert longest - 5 < waits[0] <= longest
