@@ -28,12 +28,13 @@ from support.web_server import serve_folder
 from support.wire import FOLDER as RECORDED
 from support.wire import read_conversation
 
+from relaax_like.client import RlxClient
 from relaax_like.client_checks.checks import CHECKS, FAILED, PASSED, Check, Setting
 from relaax_like.client_checks.run import check_client
 from relaax_like.client_checks.scenarios import SCENARIOS
 from relaax_like.v1 import rlx_pb2
 from relaax_like.wire.ndarray import message_to_ndarray
-from relaax_like.wire.spaces import message_to_space
+from relaax_like.wire.spaces import Box, Space, make_masks, message_to_space
 
 README = ROOT / "environments" / "README.md"
 # Client -> program, package and part of a variable for `find_tool`; the client's programs.
@@ -250,13 +251,27 @@ def to_lists(masks: dict[str, np.ndarray]) -> dict[str, Any]:
     return {name: mask.tolist() for name, mask in masks.items()}
 
 
+@contextlib.contextmanager
+def serve_compiled(config: Any) -> Iterator[str]:
+    """Serves agents that have learned before, since drivers give up a server after 4 s."""
+    spaces: dict[str, Space] = {"observation": Box(dtype="float32", shape=(4,))}
+    spaces |= make_masks(ACTIONS) if config.masks else {}
+    values = {name: np.ones((SLOTS, *space.shape), space.dtype) for name, space in spaces.items()}
+    outcome = np.ones(SLOTS), *np.zeros((2, SLOTS), np.bool_)
+    with serve_a2c(config) as server, serve_batch(server, config) as port:
+        with RlxClient(f"127.0.0.1:{port}", spaces, ACTIONS, slots=SLOTS) as client:
+            answer = client.step(values)
+            while answer.version < 2:
+                answer = client.step(values, *outcome)
+        yield f"127.0.0.1:{port}"
+
+
 @pytest.mark.parametrize("language", IN_JSON, indirect=True)
 def test_clients_in_json_send_masks_and_get_legal_actions_only(setup: Setup) -> None:
     random = np.random.default_rng(0)
     with (
-        serve_a2c(CONFIG) as server,
-        serve_batch(server, CONFIG) as port,
-        drivers.start(setup, f"127.0.0.1:{port}") as driver,
+        serve_compiled(CONFIG) as address,
+        drivers.start(setup, address) as driver,
     ):
         assert "masks" in driver.ask({"hello": MASKED_HELLO})["ready"]["features"]
         seen = np.zeros((SLOTS, 4)).tolist()
@@ -264,6 +279,7 @@ def test_clients_in_json_send_masks_and_get_legal_actions_only(setup: Setup) -> 
         answer = driver.ask({"act": {"observation": seen, "mask": to_lists(masks)}})
         step: dict[str, Any] = {}
         for number in range(60):
+            assert "action" in answer, answer
             assert is_legal(drivers.to_arrays(answer["action"], ACTIONS, SLOTS), masks)
             before, masks = masks, draw_masks(random)
             step = {"reward": [1.0] * SLOTS, "observation": seen, "mask": to_lists(masks)}
@@ -284,9 +300,8 @@ def test_clients_in_json_refuse_to_play_if_the_run_has_no_masks(setup: Setup) ->
     config = CONFIG.model_copy(update={"masks": {}})
     masks = to_lists(draw_masks(np.random.default_rng(0)))
     with (
-        serve_a2c(config) as server,
-        serve_batch(server, config) as port,
-        drivers.start(setup, f"127.0.0.1:{port}") as driver,
+        serve_compiled(config) as address,
+        drivers.start(setup, address) as driver,
     ):
         assert "masks" not in driver.ask({"hello": MASKED_HELLO})["ready"]["features"]
         first = {"observation": np.zeros((SLOTS, 4)).tolist(), "mask": masks}
