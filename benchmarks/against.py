@@ -9,7 +9,7 @@ for some seconds, in turns, in pairs whose order changes. Rows:
   of this tree, against both servers with a2c; env steps/s, and what both servers and their learner
   used of the processor per step;
 - `push-pull 10000`, `push-pull 1000000`: one worker, both sides of the same commit; rounds/s;
-- `ppo's update`: `LearningTask.update`, four epochs of eight minibatches; updates/s.
+- `ppo's update`: `CompiledUpdates.update`, four epochs of eight minibatches; updates/s.
 
 `ratio` is the median over the pairs of this tree's rate by the other's, with its 95 % interval (by
 bootstrap); `cpu ratio` is the same of the processor time per step, the other's by this tree's.

@@ -21,7 +21,7 @@ from relaax_like.algorithm.acting import make_actor
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.experience.rollout import Rollout
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.updates import CompiledUpdates
 
 IMPALA = Path(__file__).parents[1] / "algorithms" / "impala" / "impala.yaml"
 SLOTS = 16
@@ -79,7 +79,7 @@ def train(vtrace: bool, lag: int, updates: int, seed: int) -> dict[str, Any]:
     algorithm = load_algorithm_module(folder, "algorithm").make_algorithm(
         config, make_model(config, seed), seed
     )
-    task = LearningTask(algorithm, config.optimizers)
+    task = CompiledUpdates(algorithm, config.optimizers)
     actor = make_actor(make_model(config, seed), seed, config)
     players = Players(seed)
     old = deque([task.get_values()], maxlen=lag + 1)

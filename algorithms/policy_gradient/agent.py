@@ -1,4 +1,4 @@
-"""The agent of policy_gradient: one update per episode, through a ComputationTask."""
+"""The agent of policy_gradient: one update per episode, through a CompiledAlgorithm."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from relaax_like.agent import State
 from relaax_like.config import derive_seed
 from relaax_like.core import ParameterServerClient
 from relaax_like.experience.returns import compute_discounted_returns, normalize
-from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 
 from .algorithm import PolicyGradient
 from .config import Config
@@ -26,7 +26,7 @@ class Agent(BaseAgent):
         super().__init__(config, parameter_server)
         client_id = getattr(parameter_server, "client_id", "")
         seed = derive_seed(config.seed, "agent", client_id)
-        self.task = ComputationTask(PolicyGradient(make_model(config, 0), config, seed))
+        self.task = CompiledAlgorithm(PolicyGradient(make_model(config, 0), config, seed))
         self._clear()
         self.task.set_values(parameter_server.get_values())
 

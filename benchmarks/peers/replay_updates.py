@@ -28,7 +28,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.replayed import ReplayIteration
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.replay import RowSpec, Storage, Table, Transitions, Uniform
 
 # Calls that are not counted: ours compiles in the first one.
@@ -56,7 +56,7 @@ def make_ours(algorithm: str, config: Any, at_once: int) -> Callable[[], None]:
     folder = find_algorithm(algorithm)
     model = load_algorithm_module(folder, "model").make_model(config, 0)
     made = load_algorithm_module(folder, "algorithm").make_algorithm(config, model, 0)
-    policy = LearningPolicy(LearningTask(made, config.optimizers), config.plan, 0)
+    policy = LearningPolicy(CompiledUpdates(made, config.optimizers), config.plan, 0)
     rollout = make_rollout(draw(algorithm))
     table = Table(
         Storage(RowSpec.from_rollout(rollout), config.capacity),

@@ -3,7 +3,7 @@
     python -m benchmarks.peers.updates [--case mlp|lstm-32|lstm-8] [--rounds 15]
 
 All learn four epochs from the same experience, on one thread, in turns: one update each, again and
-again. `ours` is `LearningTask.update`, from NumPy arrays to the last optimizer step, values
+again. `ours` is `CompiledUpdates.update`, from NumPy arrays to the last optimizer step, values
 of all observations and advantages included; the others find advantages and returns ready. `torch`
 is the update written down straight, with `nn.LSTM` and Adam as one kernel; `sb3` is `PPO.train()`,
 or `RecurrentPPO.train()` of sb3-contrib, whose minibatches have as many steps as ours but can cut
@@ -40,7 +40,7 @@ from benchmarks.report import report
 from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_module
 from relaax_like.core.prediction import LOG_PROB
 from relaax_like.learn.draw import Draw
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.updates import CompiledUpdates
 
 _OURS = "ours"
 # Of each form, before anything is counted: ours compiles in the first one.
@@ -69,7 +69,7 @@ def make_ours(case: Case) -> Callable[[], Any]:
     )
     model = load_algorithm_module(folder, "model").make_model(config, 0)
     algorithm = load_algorithm_module(folder, "algorithm").make_algorithm(config, model, 0)
-    task = LearningTask(algorithm, config.optimizers)
+    task = CompiledUpdates(algorithm, config.optimizers)
     iteration = draw(case)
     memory = {
         name: np.zeros((case.slots, *shape), np.float32)

@@ -28,7 +28,7 @@ _REFRESH_SEC = 0.5
 
 
 class ComputationDataProcessor:
-    """Serves all agents of a process that share one ComputationTask.
+    """Serves all agents of a process that share one CompiledAlgorithm.
 
         processor = ComputationDataProcessor(actor, learner, metrics)
         processor.start()

@@ -1,4 +1,4 @@
-"""OnlineHelper: an agent's side of one ComputationTask; submits each rollout once."""
+"""OnlineHelper: an agent's side of one CompiledAlgorithm; submits each rollout once."""
 
 import copy
 import logging

@@ -47,15 +47,15 @@ class Batch:
       valid: `[...]`, 1, or 0 for rows that do not count: padding, and steps that are not known.
       weights: `[...]`, importance of each row; 1 unless a replay table sets another.
       log_prob: `[...]`, of the actions under the policy that acted; None if an agent with its own
-        `ComputationTask` does not pass it.
+        `CompiledAlgorithm` does not pass it.
       memory: the network's memory before the first step, or before each single step, name ->
         `[B, size]`; {} without memory.
       next_memory: the memory after single steps, name -> `[B, size]`, if an agent with its own
-        `ComputationTask` provides it; otherwise {}.
+        `CompiledAlgorithm` provides it; otherwise {}.
       begins: `[T, B] bool`, whether an episode begins at t, so that the memory before it is empty;
         False at the first step, before which it is `memory`. None for single steps.
       next_actions: actions at t + 1, by name; {} unless the plan has `next_actions`, or an agent
-        with its own `ComputationTask` passes them.
+        with its own `CompiledAlgorithm` passes them.
       extras: what `prepare` returned, and what a data handler, or such an agent, added.
       reduction: if several learners each have some of the rows (combine.method: sync), makes
         `sum`, `mean` and `normalize` reduce over the rows of all; None: these rows are all.

@@ -126,7 +126,7 @@ class Model(Module, abc.ABC):
           memory: short-term memory by name, `[B, ...]`.
           explore: name -> `[B]`: the values of the config's schedules; and "rank", a number in
             [0, 1) for each slot of a client, the same throughout the run; 0 where slots are not
-            known, as in `ComputationTask.predict` and in exported policies.
+            known, as in `CompiledAlgorithm.predict` and in exported policies.
         """
 
     def get_group(self, name: str) -> str:

@@ -203,7 +203,7 @@ def compute_gradient_norms(
         experiment = load_experiment(file)
     config, folder_of_code = experiment.algorithm, experiment.algorithm_folder
     with without_native_stderr():
-        from relaax_like.learn.gradients import GradientTask
+        from relaax_like.learn.gradients import CompiledGradients
 
         name = str(arrays.get("task", TASK))
         module = load_algorithm_module(folder_of_code, "algorithm")
@@ -212,7 +212,7 @@ def compute_gradient_norms(
             algorithm = module.make_algorithm(config, model, config.seed)
         else:
             algorithm = get_make_algorithms(module)(config, config.seed)[name]
-        task = GradientTask(algorithm, clips=False, task=name)
+        task = CompiledGradients(algorithm, clips=False, task=name)
         variables = task.get_variables()
         task.set_values([arrays[f"value/{variable.name}"] for variable in variables])
         # The next update is one in which all phases are due.

@@ -448,7 +448,7 @@ def get_plan(config: Any) -> Plan | Mapping[str, Plan] | None:
     return cast("Plan | Mapping[str, Plan] | None", config.plan) if has_plan else None
 
 
-def get_task_plan(config: Any, task: str) -> Plan | None:
+def get_own_plan(config: Any, task: str) -> Plan | None:
     """Returns the plan of one task; None: the config declares none.
 
     Args:
@@ -503,7 +503,7 @@ def get_rollout_steps(config: Any, task: str) -> int:
       ConfigError: the config has plans or numbers by task, but none for this task.
       Exception: see `get_plan`.
     """
-    plan = get_task_plan(config, task)
+    plan = get_own_plan(config, task)
     steps = config.rollout_steps if plan is None else plan.rollout_steps
     if not isinstance(steps, Mapping):
         return steps

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
-# The ComputationTask of agents that have only one.
+# The CompiledAlgorithm of agents that have only one.
 TASK = "RL"
 # Entry of an algorithm's `actions`, beside the actions themselves: their `Prediction.log_prob`.
 LOG_PROB = "log_prob"

@@ -434,7 +434,7 @@ class Publisher(abc.ABC):
             have taken effect.
           NotAllowedError, ProtocolError: see `PublisherStub`.
           RelaaxError: the run already has a publication with this number, see
-            `TaskPublisher.publish`; or the previous publication, which was sent in the background,
+            `AlgorithmPublisher.publish`; or the previous publication, which was sent in the background,
             has failed, see `wait_published`, and this one was not sent.
         """
 

@@ -184,7 +184,7 @@ def check_resume(subject: Subject) -> None:
 
 def check_placements(subject: Subject) -> None:
     """Checks that gradients pushed to a parameter server have the same result as full updates."""
-    from relaax_like.learn.gradients import GradientTask
+    from relaax_like.learn.gradients import CompiledGradients
     from relaax_like.learn.pushing import Pushing
 
     plan = subject.plan
@@ -202,7 +202,7 @@ def check_placements(subject: Subject) -> None:
         ParameterServer(store, metrics=NullMetrics()) as server,
         InProcessClient(server, "check") as client,
     ):
-        task = GradientTask(algorithm)
+        task = CompiledGradients(algorithm)
         policy = Pushing(client, task, tally, plan, 7)
         policy.load()
         model = subject.make_model()

@@ -216,9 +216,9 @@ class Subject:
           NotApplicable, Failed: see `make_algorithm` and `plan`.
         """
         from relaax_like.learn.learning_policy import LearningPolicy
-        from relaax_like.learn.updates import LearningTask
+        from relaax_like.learn.updates import CompiledUpdates
 
-        task = LearningTask(self.make_algorithm(xla), optimizers)
+        task = CompiledUpdates(self.make_algorithm(xla), optimizers)
         return LearningPolicy(task, plan or self.plan, seed=7)
 
     @functools.cached_property

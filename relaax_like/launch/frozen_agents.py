@@ -109,12 +109,12 @@ def _freeze_tasks(
       SnapshotError: the values belong to another model.
     """
     with without_native_stderr():
-        from relaax_like.learn.tasks import Tasks
+        from relaax_like.learn.named_algorithms import NamedAlgorithms
 
         module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
     make_algorithms = get_make_algorithms(module)
     with locate_errors(experiment.algorithm_folder):
-        tasks = Tasks(make_algorithms(experiment.algorithm, experiment.algorithm.seed))
+        tasks = NamedAlgorithms(make_algorithms(experiment.algorithm, experiment.algorithm.seed))
     policies = {}
     for task, algorithm in tasks.algorithms.items():
         whole = make_client(f"{client_id}-{task}")

@@ -87,9 +87,9 @@ def _make_initial_values(experiment: Experiment) -> list[Variable]:
         return get_variables(make_model(experiment))
     algorithm = _load(folder, "algorithm")
     if hasattr(algorithm, "make_algorithms"):
-        from relaax_like.learn.tasks import Tasks
+        from relaax_like.learn.named_algorithms import NamedAlgorithms
 
-        return Tasks(algorithm.make_algorithms(config, seed)).get_variables()
+        return NamedAlgorithms(algorithm.make_algorithms(config, seed)).get_variables()
     raise ConfigError(
         f"{folder}: nothing provides initial values; define make_initial_values or make_model "
         "in model.py, or make_algorithms in algorithm.py"

@@ -16,9 +16,9 @@ from relaax_like.config.plan import (
     Offline,
     OnPolicy,
     Replay,
+    get_own_plan,
     get_plan,
     get_rollout_steps,
-    get_task_plan,
     name_plan,
 )
 from relaax_like.config.seeds import derive_seed
@@ -63,7 +63,7 @@ if TYPE_CHECKING:  # Most of them import TensorFlow.
     from relaax_like.learn.replayed import Replayed
     from relaax_like.learn.request_queue import RequestQueue
     from relaax_like.learn.tally import Tally
-    from relaax_like.learn.updates import LearningTask
+    from relaax_like.learn.updates import CompiledUpdates
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ def make_learners(
       experiment: names the algorithm's folder.
       make_client: opens a view of the parameter server from a client id.
       client_id: of the only task; with `make_algorithms`, the names of the tasks are added.
-      compile_in_background: see `ComputationTask`.
+      compile_in_background: see `CompiledAlgorithm`.
       on_failure: see `GradientLearner`; called at most once by each.
 
     Raises:
@@ -101,8 +101,8 @@ def make_learners(
     seed = derive_seed(config.seed, "act", client_id)
     with without_native_stderr():
         from relaax_like.learn.gradient_learner import GradientLearner
-        from relaax_like.learn.gradients import GradientTask
-        from relaax_like.learn.tasks import Tasks
+        from relaax_like.learn.gradients import CompiledGradients
+        from relaax_like.learn.named_algorithms import NamedAlgorithms
 
         algorithm_module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
         model_module = load_model_module(experiment)
@@ -112,7 +112,7 @@ def make_learners(
         algorithm = make_algorithm(experiment, model, seed)
         _refuse_beside_agents(experiment, algorithm, TASK)
         with locate_errors(experiment.algorithm_folder):  # methods of the model are called
-            gradient_task = GradientTask(
+            gradient_task = CompiledGradients(
                 algorithm, is_joint=is_joint, compile_in_background=compile_in_background
             )
         client = make_client(client_id)
@@ -137,13 +137,15 @@ def make_learners(
             "it to fifo"
         )
     with locate_errors(experiment.algorithm_folder):
-        tasks = Tasks(make_algorithms(config, seed))
+        tasks = NamedAlgorithms(make_algorithms(config, seed))
     for task, algorithm in tasks.algorithms.items():
         _refuse_beside_agents(experiment, algorithm, task)
     _refuse_for_several_tasks(experiment, algorithm_module, len(tasks.algorithms))
     with locate_errors(experiment.algorithm_folder):
         gradient_tasks = {
-            name: GradientTask(algorithm, compile_in_background=compile_in_background, task=name)
+            name: CompiledGradients(
+                algorithm, compile_in_background=compile_in_background, task=name
+            )
             for name, algorithm in tasks.algorithms.items()
         }
     return {
@@ -210,7 +212,7 @@ def _get_agents_plan(config: AlgorithmConfig, task: str) -> OnPolicy | Episodes 
       ConfigError: see `validate_steps`.
     """
     validate_steps(config)
-    plan = get_task_plan(config, task)
+    plan = get_own_plan(config, task)
     if plan is None:
         return OnPolicy(rollout_steps=get_rollout_steps(config, task), update_norm=True)
     assert isinstance(plan, OnPolicy | Episodes | Replay), (
@@ -244,10 +246,10 @@ def make_iteration_learners(
     made = make_learning_tasks(experiment)
     with without_native_stderr():
         from relaax_like.algorithm.model import find_sharing, get_variables
+        from relaax_like.learn.algorithm_publishers import AlgorithmPublishers
         from relaax_like.learn.learning_policy import LearningPolicy
-        from relaax_like.learn.task_publishers import TaskPublishers
 
-    publishers = TaskPublishers(
+    publishers = AlgorithmPublishers(
         publisher,
         {name: make_manifest(get_variables(model)) for name, (_, model) in made.items()},
         find_sharing({name: model for name, (_, model) in made.items()}),
@@ -590,7 +592,7 @@ def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
     return found
 
 
-def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
+def make_learning_task(experiment: Experiment) -> tuple["CompiledUpdates", Any]:
     """Loads TensorFlow, and returns the task that makes an algorithm's updates, and its model.
 
     Args:
@@ -601,16 +603,16 @@ def make_learning_task(experiment: Experiment) -> tuple["LearningTask", Any]:
         `predict` or `exploit`.
     """
     with without_native_stderr():
-        from relaax_like.learn.updates import LearningTask
+        from relaax_like.learn.updates import CompiledUpdates
 
     model = make_model(experiment)
     algorithm = make_algorithm(experiment, model, derive_seed(experiment.algorithm.seed, "learn"))
     _refuse_own_predict(algorithm)
     with locate_errors(experiment.algorithm_folder):  # methods of the model are called
-        return LearningTask(algorithm, experiment.optimizers), model
+        return CompiledUpdates(algorithm, experiment.optimizers), model
 
 
-def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["LearningTask", Any]]:
+def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["CompiledUpdates", Any]]:
     """Loads TensorFlow, and returns task -> the task that makes its updates, and its model.
 
     Args:
@@ -626,17 +628,17 @@ def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["LearningTask
     if not isinstance(get_plan(config), Mapping):
         return {TASK: make_learning_task(experiment)}
     with without_native_stderr():
-        from relaax_like.learn.tasks import Tasks
-        from relaax_like.learn.updates import LearningTask
+        from relaax_like.learn.named_algorithms import NamedAlgorithms
+        from relaax_like.learn.updates import CompiledUpdates
 
         module = load_algorithm_module(folder, "algorithm")
     make_algorithms = get_make_algorithms(module)
     with locate_errors(folder):
-        tasks = Tasks(make_algorithms(config, derive_seed(config.seed, "learn")))
+        tasks = NamedAlgorithms(make_algorithms(config, derive_seed(config.seed, "learn")))
     _refuse_for_several_tasks(experiment, module, len(tasks.algorithms))
     _validate_tasks(experiment, plans, tasks.algorithms)
     tasks.validate_sharing(describe_function(make_algorithms))
-    made: dict[str, tuple[LearningTask, Any]] = {}
+    made: dict[str, tuple[CompiledUpdates, Any]] = {}
     for name, algorithm in tasks.algorithms.items():
         _refuse_own_predict(algorithm)
         sharing = tasks.sharing[name]
@@ -644,7 +646,7 @@ def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["LearningTask
         with locate_errors(folder):
             optimizers = _choose_optimizers(experiment, sharing, algorithm.model)
             others_train = tasks.find_groups_of_others(name)
-            task = LearningTask(algorithm, optimizers, name, other, others_train)
+            task = CompiledUpdates(algorithm, optimizers, name, other, others_train)
             made[name] = task, algorithm.model
     return made
 
@@ -663,7 +665,7 @@ def _refuse_beside_agents(experiment: Experiment, algorithm: Any, task: str) -> 
             f"{place}: phases require the values that the previous phases computed, but "
             "relaax-parameter-server.combine.method: avg holds gradients back; set it to fifo"
         )
-    plan = get_task_plan(experiment.algorithm, task)
+    plan = get_own_plan(experiment.algorithm, task)
     if (
         method not in ("fifo", "sync")
         and isinstance(plan, OnPolicy)

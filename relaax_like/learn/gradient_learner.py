@@ -14,7 +14,7 @@ from relaax_like.core.records import LearnerUpdate, LearnRequest
 from relaax_like.core.roles import Learner, OnUpdate, ParameterServerClient
 from relaax_like.experience.collector import TrainingData
 from relaax_like.learn.base_learner import BaseLearner
-from relaax_like.learn.gradients import GradientTask
+from relaax_like.learn.gradients import CompiledGradients
 from relaax_like.learn.joint_pushing import JointPushing
 from relaax_like.learn.learner_loop import LearnerLoop
 from relaax_like.learn.pushing import Pushing
@@ -69,7 +69,7 @@ class GradientLearner(Learner):
 
     def __init__(
         self,
-        task: GradientTask,
+        task: CompiledGradients,
         plan: LearningPlan,
         parameter_server: ParameterServerClient,
         requests: RequestQueue,

@@ -1,4 +1,4 @@
-"""GradientTask: the gradients of updates whose optimizers run in a parameter server."""
+"""CompiledGradients: the gradients of updates whose optimizers run in a parameter server."""
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,9 +13,9 @@ from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced
 from relaax_like.config.places import describe_attribute, describe_place
 from relaax_like.core.prediction import TASK
-from relaax_like.learn.computation_task import (
+from relaax_like.learn.compiled_algorithm import (
     CHOSEN,
-    ComputationTask,
+    CompiledAlgorithm,
     Gradient,
     concatenate,
     find_nearest,
@@ -56,10 +56,10 @@ class Shared:
     first_sums: Sequence[float] = ()
 
 
-class GradientTask(ComputationTask):
-    """A ComputationTask that computes one gradient for each phase of each update.
+class CompiledGradients(CompiledAlgorithm):
+    """A CompiledAlgorithm that computes one gradient for each phase of each update.
 
-        task = GradientTask(algorithm)
+        task = CompiledGradients(algorithm)
         for gradient in task.compute_updates(**batch, global_t=4096):
             task.set_values(parameter_server.push_pull(gradient.arrays, gradient.groups))
 
@@ -73,12 +73,12 @@ class GradientTask(ComputationTask):
       algorithm: what to learn.
       is_joint: whether several learners make each update together, each of which has some rows of
         the batch; `compute_updates` then needs their group.
-      compile_in_background, clips, task: see `ComputationTask`. If `is_joint`, gradients are not
+      compile_in_background, clips, task: see `CompiledAlgorithm`. If `is_joint`, gradients are not
         clipped, and never compiled in the background.
 
     Raises:
       ConfigError: the model has no trainable variables, or phases or frozen groups do not fit its
-        groups; see `ComputationTask` for other causes.
+        groups; see `CompiledAlgorithm` for other causes.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class GradientTask(ComputationTask):
         group: "JointPushing | None" = None,
         **batch: Any,
     ) -> Iterator[Gradient]:
-        """Yields the gradients of each minibatch, for the same updates as those of LearningTask.
+        """Yields the gradients of each minibatch, for the same updates as those of CompiledUpdates.
 
         Each one is computed on demand, with the values at that time. `prepare` is called once,
         before the first one; for minibatches in the order of the batch, once for each of them. Each
@@ -136,7 +136,7 @@ class GradientTask(ComputationTask):
         end early after a minibatch for which the algorithm's `stop` returns True.
 
         Args:
-          draw: as for `LearningTask.update`, which draws the same minibatches.
+          draw: as for `CompiledUpdates.update`, which draws the same minibatches.
           global_t: environment steps of the whole run, for schedules.
           group: the learners that make each update together. It has applied a gradient when it is
             yielded; all learners must ask for the same gradients in the same order.

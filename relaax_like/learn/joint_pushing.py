@@ -15,9 +15,9 @@ from relaax_like.core.moments import Moments
 from relaax_like.core.records import GroupKind, GroupReply, GroupRequest, Reply
 from relaax_like.core.roles import GroupConnection, ParameterServerClient
 from relaax_like.experience.collector import TrainingData
-from relaax_like.learn.computation_task import GRADIENT_NORM, Gradient
+from relaax_like.learn.compiled_algorithm import GRADIENT_NORM, Gradient
 from relaax_like.learn.draw import Draw
-from relaax_like.learn.gradients import GradientTask, Reduce, Shared
+from relaax_like.learn.gradients import CompiledGradients, Reduce, Shared
 from relaax_like.learn.pushing import Pushing
 from relaax_like.learn.replayed import ReplayIteration
 from relaax_like.learn.tally import Tally
@@ -64,7 +64,7 @@ class JointPushing(Pushing):
     def __init__(
         self,
         client: ParameterServerClient,
-        task: GradientTask,
+        task: CompiledGradients,
         tally: Tally,
         plan: LearningPlan,
         seed: int,

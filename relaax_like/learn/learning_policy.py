@@ -18,12 +18,12 @@ from relaax_like.learn.training_error import (
     save_training_error,
 )
 from relaax_like.learn.update_policy import UpdatePolicy, count_env_steps
-from relaax_like.learn.updates import LearningTask, NotFiniteError, OptimizerState
+from relaax_like.learn.updates import CompiledUpdates, NotFiniteError, OptimizerState
 from relaax_like.wire.errors import InvalidInputError
 
 
-class LearningPolicy(UpdatePolicy[LearningTask]):
-    """A LearningTask with the plan of its iterations; see `UpdatePolicy`.
+class LearningPolicy(UpdatePolicy[CompiledUpdates]):
+    """A CompiledUpdates with the plan of its iterations; see `UpdatePolicy`.
 
         policy = LearningPolicy(task, plan, seed)
         policy.load(parameter_server.lease())
@@ -48,7 +48,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
     global_t: int = 0
 
     def __init__(
-        self, task: LearningTask, plan: LearningPlan, seed: int, run_dir: Path | None = None
+        self, task: CompiledUpdates, plan: LearningPlan, seed: int, run_dir: Path | None = None
     ):
         super().__init__(task, plan, seed)
         self.global_t = 0
@@ -58,7 +58,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
-        """Held from an update to its publication; see `LearningTask.updating`."""
+        """Held from an update to its publication; see `CompiledUpdates.updating`."""
         return self._task.updating
 
     def load(self, lease: Lease) -> None:
@@ -85,7 +85,7 @@ class LearningPolicy(UpdatePolicy[LearningTask]):
         Raises:
           ConfigError: the algorithm's code fails, as it would each time.
           InvalidInputError: the iteration has too few valid rows for one minibatch; or see
-            `LearningTask.update`.
+            `CompiledUpdates.update`.
           NotFiniteError: a gradient had NaN or infinity; the updates before it stay.
         """
         env_steps = 0 if isinstance(self._plan, Replay) else count_env_steps(arguments)

@@ -12,9 +12,9 @@ from relaax_like.core.moments import Moments
 from relaax_like.core.records import LearnerUpdate
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.experience.collector import TrainingData
-from relaax_like.learn.computation_task import Gradient
+from relaax_like.learn.compiled_algorithm import Gradient
 from relaax_like.learn.draw import Draw
-from relaax_like.learn.gradients import GradientTask, merge_numbers
+from relaax_like.learn.gradients import CompiledGradients, merge_numbers
 from relaax_like.learn.learner_loop import Sink
 from relaax_like.learn.replayed import ReplayIteration
 from relaax_like.learn.request_queue import Requests
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from relaax_like.learn.joint_pushing import JointPushing
 
 
-class Pushing(UpdatePolicy[GradientTask], Sink):
+class Pushing(UpdatePolicy[CompiledGradients], Sink):
     """Pushes gradients with the steps and episodes to be counted, and pulls the newest values.
 
         sink = Pushing(client, task, tally, plan, seed)
@@ -63,7 +63,7 @@ class Pushing(UpdatePolicy[GradientTask], Sink):
     def __init__(
         self,
         client: ParameterServerClient,
-        task: GradientTask,
+        task: CompiledGradients,
         tally: Tally,
         plan: LearningPlan,
         seed: int,
@@ -129,7 +129,7 @@ class Pushing(UpdatePolicy[GradientTask], Sink):
           ConfigError: the algorithm's code fails, as it would each time.
           InvalidInputError: a gradient is refused, see `push`; inputs that feed a running
             statistic are not finite; the iteration has too few valid rows for a minibatch; or see
-            `GradientTask.compute_updates`.
+            `CompiledGradients.compute_updates`.
           LeasedError: the run learns from experience.
           NotAllowedError, ProtocolError: see `ParameterServerStub`.
         """

@@ -11,10 +11,10 @@ from relaax_like.experience.replay.items import Minibatches
 from relaax_like.replay import SequenceBatch
 
 if TYPE_CHECKING:  # It imports TensorFlow.
-    from relaax_like.learn.computation_task import ComputationTask
+    from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 
 
-def make_replay_arguments(task: "ComputationTask", batch: Minibatches | None) -> dict[str, Any]:
+def make_replay_arguments(task: "CompiledAlgorithm", batch: Minibatches | None) -> dict[str, Any]:
     """Returns the arguments of updates, rows `[U * B, ...]` or `[L, U * B, ...]`.
 
     Args:
@@ -39,7 +39,7 @@ def make_replay_arguments(task: "ComputationTask", batch: Minibatches | None) ->
     }
 
 
-def _make_sequences(task: "ComputationTask", batch: SequenceBatch) -> dict[str, Any]:
+def _make_sequences(task: "CompiledAlgorithm", batch: SequenceBatch) -> dict[str, Any]:
     """Returns the arguments of updates of sequences, which begin with an empty memory."""
     updates, _, size = batch.present.shape
     rows = updates * size

@@ -4,7 +4,7 @@ It contains plain arrays, which `numpy.load(path, allow_pickle=False)` also read
 
 | name | content |
 |---|---|
-| `batch/PART/NAME` | the iteration, as `ComputationTask.compute_gradients` takes it |
+| `batch/PART/NAME` | the iteration, as `CompiledAlgorithm.compute_gradients` takes it |
 | `value/NAME` | weights and statistics after the last good update |
 | `slots/GROUP`, `steps/GROUP` | optimizer state, and numbers of optimizer steps, after it |
 | `updates`, `global_t` | numbers of updates and of environment steps so far |

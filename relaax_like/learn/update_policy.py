@@ -17,11 +17,11 @@ from relaax_like.learn.reward_scale import RewardScale, scale_rewards
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 if TYPE_CHECKING:
-    from relaax_like.learn.computation_task import ComputationTask  # imports TensorFlow
+    from relaax_like.learn.compiled_algorithm import CompiledAlgorithm  # imports TensorFlow
     from relaax_like.learn.replayed import ReplayIteration
 
 
-TaskT = TypeVar("TaskT", bound="ComputationTask")
+TaskT = TypeVar("TaskT", bound="CompiledAlgorithm")
 
 
 class UpdatePolicy(abc.ABC, Generic[TaskT]):

@@ -1,4 +1,4 @@
-"""LearningTask: compiled forms of `Algorithm.learn` that include the optimizer steps."""
+"""CompiledUpdates: compiled forms of `Algorithm.learn` that include the optimizer steps."""
 
 import logging
 import threading
@@ -18,7 +18,7 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.places import describe_place
 from relaax_like.core.moments import Moments
 from relaax_like.core.prediction import TASK
-from relaax_like.learn.computation_task import ComputationTask, to_int64
+from relaax_like.learn.compiled_algorithm import CompiledAlgorithm, to_int64
 from relaax_like.learn.draw import Draw
 from relaax_like.learn.gradients import find_phases
 from relaax_like.learn.minibatches import (
@@ -87,10 +87,10 @@ class OptimizerState:
     slot_names: Mapping[str, tuple[str, ...]]
 
 
-class LearningTask(ComputationTask):
-    """A ComputationTask that also owns the optimizers of its variables.
+class CompiledUpdates(CompiledAlgorithm):
+    """A CompiledAlgorithm that also owns the optimizers of its variables.
 
-        task = LearningTask(algorithm, config.optimizers)
+        task = CompiledUpdates(algorithm, config.optimizers)
         learned = task.update(Draw(batch_size=256, epochs=4, seed=7), **rollout, global_t=4096)
         publish(task.get_values(), task.export_optimizers())
 
@@ -108,14 +108,14 @@ class LearningTask(ComputationTask):
     Args:
       algorithm: defines the costs to minimise.
       optimizers: one for each variable group of the model.
-      task: see `ComputationTask`.
+      task: see `CompiledAlgorithm`.
       other: another one of the same Model, whose optimizers it shares; None: it has its own.
       others_train: variable groups that others of the same Model train, too.
 
     Raises:
       ConfigError: the model has no trainable variables, or optimizers, phases, frozen groups or a
         `Target` do not fit its groups; there are others, and no group that only this one trains in
-        each update, by which its updates are counted; see `ComputationTask` for other causes.
+        each update, by which its updates are counted; see `CompiledAlgorithm` for other causes.
     """
 
     def __init__(
@@ -123,7 +123,7 @@ class LearningTask(ComputationTask):
         algorithm: Algorithm,
         optimizers: Mapping[str, OptimizerConfig],
         task: str = TASK,
-        other: "LearningTask | None" = None,
+        other: "CompiledUpdates | None" = None,
         others_train: Collection[str] = (),
     ):
         super().__init__(algorithm, task=task)

@@ -17,7 +17,7 @@ from relaax_like.agent.online_helper import AGENT_SHARE, OnlineHelper
 from relaax_like.bridge.client import make_client_id
 from relaax_like.bridge.client_view import ClientView
 from relaax_like.config.leaves import ObservationConfig
-from relaax_like.config.plan import Plan, get_rollout_steps, get_task_plan
+from relaax_like.config.plan import Plan, get_own_plan, get_rollout_steps
 from relaax_like.config.spaces import describe_mismatch, validate_run_spaces
 from relaax_like.core.prediction import Prediction, Request
 from relaax_like.core.roles import ParameterServerClient
@@ -273,7 +273,7 @@ class BatchHost(AgentHost):
         )
 
     def _get_plan(self, task: str) -> Plan:
-        return get_task_plan(self._config, task) or Plan()
+        return get_own_plan(self._config, task) or Plan()
 
     @property
     def _main_task(self) -> str:

@@ -12,7 +12,7 @@ from support.rollouts import make_rollout
 from relaax_like.core.prediction import LOG_PROB, Request
 from relaax_like.core.records import Episode
 from relaax_like.experience.rollout import concatenate
-from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 
 CONFIG = make_config(layers=(8,), rollout_steps=5, learning_rate=0.0, max_gradient_norm=None)
 
@@ -28,7 +28,7 @@ def compute_gradients(task, rollout):
 
 
 def test_the_gradient_on_many_agents_rows_is_the_mean_of_their_own():
-    task = ComputationTask(make_algorithm(CONFIG))
+    task = CompiledAlgorithm(make_algorithm(CONFIG))
     rollouts = [make_rollout(3, seed) for seed in range(4)]
     own = [compute_gradients(task, rollout) for rollout in rollouts]
     together = compute_gradients(task, concatenate(rollouts))
@@ -153,7 +153,7 @@ def test_stop_ends_the_thread_and_may_be_repeated(times):
 
 
 def test_a_form_compiled_in_the_background_gives_the_same_numbers_and_is_waited_for_at_the_end():
-    task = ComputationTask(make_algorithm(CONFIG), compile_in_background=True)
+    task = CompiledAlgorithm(make_algorithm(CONFIG), compile_in_background=True)
     rollout = make_rollout(3, seed=0)
     first = compute_gradients(task, rollout)
     for _ in range(110):  # often enough to be worth compiling

@@ -25,7 +25,7 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import make_manifest
 from relaax_like.core.prediction import make_ranks
 from relaax_like.launch.learners import _refuse_own_predict
-from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 from relaax_like.nn.layers import Dense, take
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import ConfigError
@@ -130,7 +130,7 @@ def test_a_policy_explores_by_its_schedules_and_its_rank(actor_class):
 
 
 def test_a_task_of_an_agent_of_its_own_explores_too():
-    task = ComputationTask(Algorithm(ValueModel(), ValueConfig()))
+    task = CompiledAlgorithm(Algorithm(ValueModel(), ValueConfig()))
     x = {"x": np.tile(np.float32([[1.0, 0.5]]), (500, 1))}
     assert len(set(task.predict(x, global_t=100)[0]["action"])) == 1
     assert len(set(task.predict(x)[0]["action"])) == 2
@@ -171,7 +171,7 @@ class SimpleQ(FlareAlgorithm):
 
 # covers F2, F25
 def test_flares_simple_q_learns_a_bandit_through_a_store():
-    task = ComputationTask(SimpleQ(PlainValues(), AlgorithmConfig(), seed=3))
+    task = CompiledAlgorithm(SimpleQ(PlainValues(), AlgorithmConfig(), seed=3))
     variables = task.get_variables()
     manifest = make_manifest(variables)
     optimizers = {"default": OptimizerConfig(learning_rate=0.05)}
@@ -210,7 +210,7 @@ def test_flares_form_gets_the_memory_of_each_step_of_a_rollout():
             zero = 0.0 * tf.reduce_sum(self.model.layer(inputs["x"]))
             return {"cost": zero, **{k: tf.reduce_sum(v) for k, v in (total | alive).items()}}
 
-    task = ComputationTask(Look(PlainValues(), AlgorithmConfig()))
+    task = CompiledAlgorithm(Look(PlainValues(), AlgorithmConfig()))
     x = np.zeros((4, 2, 2), np.float32)
     _, costs = task.compute_gradients(
         inputs={"x": x},
@@ -255,7 +255,7 @@ def test_flares_form_gets_several_rewards_next_actions_and_the_agents_memory():
                 "followed": followed,
             }
 
-    task = ComputationTask(Look(TwoRewards(), AlgorithmConfig()))
+    task = CompiledAlgorithm(Look(TwoRewards(), AlgorithmConfig()))
     x = np.zeros((3, 2), np.float32)
     _, costs = task.compute_gradients(
         inputs={"x": x},

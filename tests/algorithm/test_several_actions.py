@@ -12,7 +12,7 @@ from support.batch import add_state_size, load, make_algorithm, make_rollout
 from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
 from relaax_like.algorithm.model import get_variables, order_variables
 from relaax_like.config.leaves import ActionConfig
-from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 
 STEPS, SLOTS = 5, 3
 # Listed in another order than that of their names.
@@ -151,7 +151,7 @@ def test_the_gradient_of_one_probability_of_all_actions_by_hand():
     leaves = {"b": {"num": 3}, "a": {"num": 2}, "c": {"binary": 1}}
     config = make_config((), leaves, "bc", state_size=1)
     model = load("model", "bc").make_model(config, 0)
-    task = ComputationTask(load("algorithm", "bc").make_algorithm(config, model, 0))
+    task = CompiledAlgorithm(load("algorithm", "bc").make_algorithm(config, model, 0))
     zeros = [np.zeros_like(variable.value) for variable in task.get_variables()]
     task.set_values(zeros)
     gradients, costs = task.compute_gradients(

@@ -13,7 +13,7 @@ from support.batch import load, make_algorithm, make_config, make_rollout
 from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
 from relaax_like.algorithm.model import get_variables, order_variables
 from relaax_like.config.leaves import ObservationConfig
-from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 from relaax_like.wire.errors import ConfigError
 
 STEPS, SLOTS = 5, 3
@@ -156,7 +156,7 @@ def test_every_leaf_reaches_policy_value_and_gradient():
 def test_branches_get_gradients_and_are_named_after_their_leaf(shared):
     settings = make_settings(observations={**VECTORS, **IMAGE}, shared_network=shared)
     algorithm = make_algorithm(settings)
-    task, x = ComputationTask(algorithm), make_inputs(algorithm.model)
+    task, x = CompiledAlgorithm(algorithm), make_inputs(algorithm.model)
     random = np.random.default_rng(0)
     gradients, _ = task.compute_gradients(
         inputs=x,

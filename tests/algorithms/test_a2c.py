@@ -17,7 +17,7 @@ from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.core.prediction import LOG_PROB, TASK
 from relaax_like.learn.collected import make_collector
-from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.spaces import Box, Discrete
 
@@ -77,7 +77,7 @@ def compute_costs(config, values, inputs, next_inputs, alive, rewards, actions, 
 
 
 def compute(config, inputs, next_inputs, alive, rewards, actions, log_mu=None):
-    task = ComputationTask(make_algorithm(config, xla=False))
+    task = CompiledAlgorithm(make_algorithm(config, xla=False))
     if log_mu is None:  # the policy that acted is the one that learns
         values = {v.name: v.value for v in task.get_variables()}
         log_probs = compute_log_probs(values, inputs)
@@ -175,7 +175,7 @@ class Chooser:
 
     def value(self, observations):
         algorithm = make_algorithm(self.config)
-        ComputationTask(algorithm).set_values(self.server.get_values())
+        CompiledAlgorithm(algorithm).set_values(self.server.get_values())
         return algorithm.model.value({"observation": tf.constant(observations)}, {}).numpy()
 
     def close(self):

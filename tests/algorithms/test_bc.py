@@ -17,7 +17,7 @@ from relaax_like.algorithm.model import get_variables
 from relaax_like.config.loader import dump_experiment, load_experiment
 from relaax_like.core.manifest import make_manifest
 from relaax_like.launch.evaluation import evaluate_policies
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.nn.module import get_name
 from relaax_like.wire.errors import ConfigError
 
@@ -27,14 +27,14 @@ bc_algorithm = load("algorithm", "bc")
 FILE = ROOT / "algorithms" / "bc" / "bc.yaml"
 
 
-def make_task(layers: Any = (), **settings: Any) -> LearningTask:
+def make_task(layers: Any = (), **settings: Any) -> CompiledUpdates:
     config = bc_config.Config(network={"layers": tuple(layers)}, **settings)
     model = bc_model.make_model(config, 0)
     model.xla = False  # compiling takes longer than all else here
-    return LearningTask(bc_algorithm.make_algorithm(config, model, 0), config.optimizers)
+    return CompiledUpdates(bc_algorithm.make_algorithm(config, model, 0), config.optimizers)
 
 
-def set_values(task: LearningTask, **values: Any) -> None:
+def set_values(task: CompiledUpdates, **values: Any) -> None:
     """Sets variables, with _ for the dots of their names; all others to zero."""
     zeros = {v.name: np.zeros_like(v.value) for v in task.get_variables()}
     given = {name: values.get(name.replace(".", "_"), zeros[name]) for name in zeros}
@@ -53,7 +53,7 @@ def make_rows(observations: Any, actions: Any) -> dict[str, Any]:
     }
 
 
-def compute(task: LearningTask, rows: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+def compute(task: CompiledUpdates, rows: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
     """Returns the gradients by name, and the costs."""
     gradients, costs = task.compute_gradients(**rows)
     trainable = [get_name(variable) for variable in task._trainable]

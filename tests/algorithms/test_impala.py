@@ -7,7 +7,7 @@ import pytest
 from support.batch import make_algorithm, make_config
 
 from relaax_like.core.prediction import LOG_PROB
-from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 from relaax_like.wire.errors import InvalidInputError
 
 STEPS, SLOTS = 6, 3
@@ -79,7 +79,7 @@ def make_batch() -> dict[str, np.ndarray]:
 
 def compute(config: Any) -> tuple[dict[str, float], tuple[float, float]]:
     """Returns the numbers, and what the slow reference says of actor and critic."""
-    task = ComputationTask(make_algorithm(config, xla=False, algorithm="impala"))
+    task = CompiledAlgorithm(make_algorithm(config, xla=False, algorithm="impala"))
     batch = make_batch()
     _, numbers = task.compute_gradients(
         inputs={"observation": batch["inputs"]},
@@ -113,7 +113,7 @@ def test_each_option_changes_the_costs() -> None:
 
 def test_with_shared_layers_there_is_one_cost() -> None:
     config = make_config((8,), "impala")
-    task = ComputationTask(make_algorithm(config, xla=False, algorithm="impala"))
+    task = CompiledAlgorithm(make_algorithm(config, xla=False, algorithm="impala"))
     assert {variable.group for variable in task.get_variables()} <= {"default"}
     assert config.optimizers.keys() == {"default"}
     assert config.optimizers["default"].schedule_env_steps == config.max_global_step

@@ -12,7 +12,7 @@ from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_m
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import make_manifest
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.parameter_server.store import Store
@@ -98,7 +98,7 @@ def test_the_tutorials_gradient_is_that_of_the_seeds_formula():
 def test_policy_gradient_computes_the_tutorials_gradient():
     states, actions, advantages, weights = make_batch()
     model = load("policy_gradient", "model").PolicyModel(make_config("policy_gradient"))
-    task = ComputationTask(load("policy_gradient", "algorithm").PolicyGradient(model))
+    task = CompiledAlgorithm(load("policy_gradient", "algorithm").PolicyGradient(model))
     task.set_values(weights)
     got, _ = task.compute_gradients(
         inputs={"observation": states},

@@ -13,7 +13,7 @@ from relaax_like.config.loader import dump_experiment, load_experiment
 from relaax_like.core.prediction import LOG_PROB
 from relaax_like.launch.local import open_slots
 from relaax_like.learn.draw import Draw
-from relaax_like.learn.updates import LearningTask, NotFiniteError
+from relaax_like.learn.updates import CompiledUpdates, NotFiniteError
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import ACTION, OBSERVATION
 
@@ -30,7 +30,7 @@ def make_config(layers=(8,), **settings):
 def make_task(config, seed=0):
     model = ppo_model.make_model(config, seed)
     model.xla = False  # compiling takes longer than all else here
-    return LearningTask(ppo_algorithm.make_algorithm(config, model, seed), config.optimizers)
+    return CompiledUpdates(ppo_algorithm.make_algorithm(config, model, seed), config.optimizers)
 
 
 _SHARED = {}

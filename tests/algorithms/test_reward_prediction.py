@@ -22,9 +22,9 @@ from relaax_like.core.manifest import make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_iteration_learners
-from relaax_like.learn.task_publishers import TaskPublishers
-from relaax_like.learn.tasks import Tasks
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.algorithm_publishers import AlgorithmPublishers
+from relaax_like.learn.named_algorithms import NamedAlgorithms
+from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.metrics.curves import read_curves
 from relaax_like.nn.module import get_name
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -73,13 +73,13 @@ def make_sequences(rewards, last, random):
 
 
 def make_tasks(algorithms):
-    tasks = Tasks(algorithms)
+    tasks = NamedAlgorithms(algorithms)
     made = {}
     for name, algorithm in tasks.algorithms.items():
         other = made.get(tasks.sharing[name][0])
         optimizers = dict.fromkeys(GROUPS, algorithm.config.optimizers["default"])
         others = tasks.find_groups_of_others(name)
-        made[name] = LearningTask(algorithm, optimizers, name, other, others)
+        made[name] = CompiledUpdates(algorithm, optimizers, name, other, others)
     return made
 
 
@@ -155,7 +155,7 @@ def test_both_publish_the_same_variables_and_optimizers():
     manifest = make_manifest(get_variables(model))
     sharing = find_sharing({name: one.model for name, one in algorithms.items()})
     with ParameterServer(store, metrics=NullMetrics()) as server:
-        publishers = TaskPublishers(server, dict.fromkeys(algorithms, manifest), sharing)
+        publishers = AlgorithmPublishers(server, dict.fromkeys(algorithms, manifest), sharing)
         assert set(server.lease().slots) == {f"{LABEL}/{group}" for group in GROUPS}
         first, second = (publishers.make_publisher(name) for name in algorithms)
         leases = first.lease(), second.lease()

@@ -8,7 +8,7 @@ from support.cluster import ROOT
 
 from relaax_like.config.loader import dump_experiment, load_experiment
 from relaax_like.config.models import Experiment
-from relaax_like.config.plan import OnPolicy, get_task_plan
+from relaax_like.config.plan import OnPolicy, get_own_plan
 from relaax_like.wire.errors import ConfigError
 
 
@@ -185,4 +185,4 @@ def test_recordings_without_a_plan_are_refused_once() -> None:
 def test_a_task_without_a_plan_is_named_if_another_task_is_a_number() -> None:
     config = SimpleNamespace(plan={1: OnPolicy(rollout_steps=4)})
     with pytest.raises(ConfigError, match="no plan for task 'goal', only for 1; add one"):
-        get_task_plan(config, "goal")
+        get_own_plan(config, "goal")

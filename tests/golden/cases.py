@@ -49,7 +49,8 @@ _MAKE_MANIFEST = ("core.manifest:make_manifest", "bridge.manifest:make_manifest"
 _NULL_METRICS = ("core.metrics:NullMetrics", "bridge.service:NullMetrics")
 _REQUEST = ("core.records:LearnRequest", "computation.learning:Work")
 _LOG_PROB = ("core.prediction:LOG_PROB", "computation.prediction:LOG_PROB")
-_TASK = (
+_COMPILED = (
+    "learn.compiled_algorithm:CompiledAlgorithm",
     "learn.computation_task:ComputationTask",
     "computation.computation_task:ComputationTask",
 )
@@ -271,10 +272,10 @@ def learn_serially(
     learner.stop()
 
 
-def learn_tasks_by_gradients(
+def learn_hierarchy_by_gradients(
     experiment: Experiment, server: RecordingServer, rollouts: list[Rollout]
 ) -> Iterator[Result]:
-    """As the learners of several tasks beside their agents do, one after another."""
+    """As the learners of several Algorithms beside their agents do, one after another."""
     from relaax_like.launch.learners import make_learners
 
     learners = make_learners(experiment, lambda name: InProcessClient(server, name), "golden")
@@ -283,9 +284,9 @@ def learn_tasks_by_gradients(
         learner.start(answers.put)
         answers.get(timeout=_WAIT_SEC)
     try:
-        for parts in _split_tasks(rollouts):
-            for number, (task, part, steps) in enumerate(parts):
-                learners[task].submit(_find(*_REQUEST)(number, part, (), steps))
+        for parts in _split_hierarchy(rollouts):
+            for number, (name, part, steps) in enumerate(parts):
+                learners[name].submit(_find(*_REQUEST)(number, part, (), steps))
                 while number not in answers.get(timeout=_WAIT_SEC).numbers:
                     pass
             yield {}
@@ -294,20 +295,20 @@ def learn_tasks_by_gradients(
             learner.stop()
 
 
-def learn_tasks(
+def learn_hierarchy(
     experiment: Experiment, server: RecordingServer, rollouts: list[Rollout]
 ) -> Iterator[Result]:
-    """As the learners of several tasks in the parameter server's process do."""
+    """As the learners of several Algorithms in the parameter server's process do."""
     from relaax_like.launch.learners import make_iteration_learners
 
     learners = make_iteration_learners(experiment, server)
     for learner in learners.values():
         learner.load()
-    for parts in _split_tasks(rollouts):
-        for task, part, steps in parts:
-            learners[task].source.add(part, (), steps)
-            while learners[task].source.has_iteration:
-                learners[task].learn()
+    for parts in _split_hierarchy(rollouts):
+        for name, part, steps in parts:
+            learners[name].source.add(part, (), steps)
+            while learners[name].source.has_iteration:
+                learners[name].learn()
         yield {}
     yield _describe_table(learners["goal"].take_state())
     for learner in learners.values():
@@ -345,8 +346,8 @@ def learn_episodes(
         yield {}
 
 
-def _split_tasks(rollouts: list[Rollout]) -> Iterator[list[tuple[str, Rollout, int]]]:
-    """Yields tasks of `hierarchical_algorithm`, their rollouts, and the steps that these count.
+def _split_hierarchy(rollouts: list[Rollout]) -> Iterator[list[tuple[str, Rollout, int]]]:
+    """Yields Algorithms of `hierarchical_algorithm`, their rollouts, and the steps that these count.
 
     A goal sees two numbers, and is what was done; a rollout has four goals, or eight steps.
     """
@@ -513,7 +514,7 @@ _REPLAY = (
 # Large steps, beside which the rounding of other processors is small.
 _STEPS = "tau: 0.1, learning_rate: 0.01, critic_learning_rate: 0.01"
 _BOUNDED = f"{_PENDULUM}, action_low: -2, action_high: 2, {_STEPS}"
-_TASKS = Path(__file__).parents[1] / "support" / "hierarchical_algorithm"
+_HIERARCHY = Path(__file__).parents[1] / "support" / "hierarchical_algorithm"
 _GOALS = "observations: {achieved_goal: {size: 2}, desired_goal: {size: 2}}"
 
 
@@ -752,13 +753,17 @@ CASES = {
         checkpoints=(1, 40),
         change=number_pairs,
     ),
-    "tasks-gradients": Case(
-        "cartpole", f"{{path: {_TASKS}}}", learn_tasks_by_gradients, seeds=(0,), checkpoints=EARLY
-    ),
-    "tasks-server": Case(
+    "hierarchical-gradients": Case(
         "cartpole",
-        f"{{path: {_TASKS}, rollouts: {{control: 4}}, replayed: [goal], batch_size: 8}}",
-        learn_tasks,
+        f"{{path: {_HIERARCHY}}}",
+        learn_hierarchy_by_gradients,
+        seeds=(0,),
+        checkpoints=EARLY,
+    ),
+    "hierarchical-server": Case(
+        "cartpole",
+        f"{{path: {_HIERARCHY}, rollouts: {{control: 4}}, replayed: [goal], batch_size: 8}}",
+        learn_hierarchy,
         _SERVER,
         seeds=(0,),
         checkpoints=EARLY,
@@ -884,8 +889,8 @@ def _compute_gradients(experiment: Experiment, rollout: Rollout) -> Result:
     if not hasattr(module, "make_algorithm"):  # the agent makes it
         return {}
     algorithm = module.make_algorithm(experiment.algorithm, make_model(experiment), 0)
-    task = _find(*_TASK)(algorithm)
-    gradients, costs = task.compute_gradients(
+    compiled = _find(*_COMPILED)(algorithm)
+    gradients, costs = compiled.compute_gradients(
         inputs=rollout.inputs,
         next_inputs=rollout.next_inputs,
         next_alive={"alive": rollout.next_alive},
@@ -893,7 +898,7 @@ def _compute_gradients(experiment: Experiment, rollout: Rollout) -> Result:
         actions={**rollout.actions, _find(*_LOG_PROB): rollout.log_prob},
         states=rollout.states,
     )
-    names = [v.name for v in task.get_variables()]
+    names = [v.name for v in compiled.get_variables()]
     return {
         **{f"cost/{name}": np.float32(cost) for name, cost in costs.items()},
         **{f"gradient/{n}": g for n, g in zip(names, gradients, strict=False)},

@@ -32,7 +32,7 @@ from relaax_like.experience.trajectory_files import (
 )
 from relaax_like.learn.experience_service import ExperienceService
 from relaax_like.learn.learning_policy import LearningPolicy
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.parameter_server.parameter_server import ParameterServer
 
 EPISODES = 3
@@ -61,7 +61,7 @@ def learn(folder: Path, rollout: Rollout) -> tuple[dict[str, np.ndarray], dict[s
     config = load_algorithm_module(folder, "config").Config()
     model = load_algorithm_module(folder, "model").make_model(config, 3)
     algorithm = load_algorithm_module(folder, "algorithm").Reinforce(model, config, 0)
-    task = LearningTask(algorithm, config.optimizers)
+    task = CompiledUpdates(algorithm, config.optimizers)
     policy = LearningPolicy(task, config.plan, 0)
     keys = np.zeros((rollout.slots, 2), np.int64)
     data = TrainingData(

@@ -25,12 +25,12 @@ from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.records import Experience, LearnerUpdate, LearnRequest
 from relaax_like.learn import experience_service, rollout_barrier
+from relaax_like.learn.algorithm_publishers import AlgorithmPublishers
 from relaax_like.learn.experience_service import ExperienceService
 from relaax_like.learn.experience_services import ExperienceServices
 from relaax_like.learn.remote_learner import RemoteLearner
 from relaax_like.learn.remote_learners import RemoteLearners
 from relaax_like.learn.rollout_messages import rollout_to_bytes
-from relaax_like.learn.task_publishers import TaskPublishers
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.errors import ConfigError, LeasedError, RelaaxError
 
@@ -63,7 +63,7 @@ def server() -> Iterator[ParameterServer]:
 def make_services(server: ParameterServer) -> ExperienceServices:
     def make_learners() -> dict:
         manifest = make_manifest(VARIABLES)
-        publishers = TaskPublishers(server, dict.fromkeys(TASKS, manifest))
+        publishers = AlgorithmPublishers(server, dict.fromkeys(TASKS, manifest))
         return {
             task: make_plain_learner(publishers.make_publisher(task))  # type: ignore[arg-type]
             for task in TASKS

@@ -21,7 +21,7 @@ from relaax_like.config.plan import OnPolicy
 from relaax_like.core.records import LearnerUpdate, LearnRequest, Push, Reply
 from relaax_like.learn import gradient_learner
 from relaax_like.learn.gradient_learner import GradientLearner
-from relaax_like.learn.gradients import GradientTask
+from relaax_like.learn.gradients import CompiledGradients
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.errors import ConfigError, ServerUnavailableError
 
@@ -30,7 +30,7 @@ SLOTS, STEPS = 3, 5
 A2C: Any = load("algorithm").A2C
 
 
-class GatedTask(GradientTask):
+class GatedTask(CompiledGradients):
     """Computes gradients while a gate is open, and records the rollouts' slots."""
 
     def __init__(self, algorithm: Any):
@@ -63,7 +63,7 @@ class Run:
       events: failures, and answers to requests, in order.
     """
 
-    def __init__(self, server: ParameterServer, task: GradientTask):
+    def __init__(self, server: ParameterServer, task: CompiledGradients):
         self.server = server
         self.client = Client(server)
         self.events: list[ConfigError | LearnerUpdate] = []
@@ -101,7 +101,7 @@ class Run:
 
 @contextlib.contextmanager
 def running(
-    algorithm_class: Any = A2C, make_task: Callable[..., GradientTask] = GradientTask
+    algorithm_class: Any = A2C, make_task: Callable[..., CompiledGradients] = CompiledGradients
 ) -> Iterator[Run]:
     model = load("model").make_model(CONFIG, 0)
     with serve_a2c(CONFIG) as server:
@@ -226,8 +226,8 @@ def test_a_gradient_that_xla_cannot_compile_ends_the_learning() -> None:
 def test_a_gradient_that_xla_cannot_compile_in_the_background_stays_uncompiled(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def make_task(algorithm: Any) -> GradientTask:
-        return GradientTask(algorithm, compile_in_background=True)
+    def make_task(algorithm: Any) -> CompiledGradients:
+        return CompiledGradients(algorithm, compile_in_background=True)
 
     with running(Uncompilable, make_task) as run:
         assert run.learn(1).version == 1

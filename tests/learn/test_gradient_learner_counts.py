@@ -18,7 +18,7 @@ from relaax_like.core.records import Episode, LearnerUpdate, LearnRequest
 from relaax_like.experience.collector import Collector, TrainingData
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.base_learner import BaseLearner
-from relaax_like.learn.computation_task import Gradient
+from relaax_like.learn.compiled_algorithm import Gradient
 from relaax_like.learn.gradient_learner import GradientLearner
 from relaax_like.learn.hooks import POSITIONS, LearnerHook
 from relaax_like.parameter_server.stop_condition import StopCondition

@@ -1,4 +1,4 @@
-"""GradientTask: with a parameter server it makes the update that LearningTask makes alone."""
+"""CompiledGradients: with a parameter server it makes the update that CompiledUpdates makes alone."""
 
 # covers F6, F9
 
@@ -17,8 +17,8 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.learn.draw import Draw
-from relaax_like.learn.gradients import GradientTask
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.gradients import CompiledGradients
+from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import ConfigError, InvalidInputError
@@ -52,13 +52,13 @@ class Frozen(PreparedVersion):
 
 
 def serve(algorithm: Algorithm) -> ParameterServer:
-    variables = GradientTask(algorithm).get_variables()
+    variables = CompiledGradients(algorithm).get_variables()
     manifest = make_manifest(variables)
     values = manifest.pack([variable.value for variable in variables])
     return ParameterServer(Store(manifest, values, OPTIMIZERS), metrics=NullMetrics())
 
 
-def push_all(task: GradientTask, client: InProcessClient, batch: Any) -> Iterator[Any]:
+def push_all(task: CompiledGradients, client: InProcessClient, batch: Any) -> Iterator[Any]:
     for gradient in task.compute_updates(**batch):
         task.set_values(client.push_pull(gradient.arrays, gradient.groups))
         yield gradient
@@ -67,8 +67,8 @@ def push_all(task: GradientTask, client: InProcessClient, batch: Any) -> Iterato
 @pytest.mark.parametrize("xla", [False, True], ids=["plain", "xla"])
 @pytest.mark.parametrize("kind", [Chase, PreparedVersion, Frozen])
 def test_its_pushes_lead_to_what_one_compiled_update_leads_to(kind: Any, xla: bool) -> None:
-    whole = LearningTask(kind(Scalars(xla)), OPTIMIZERS)
-    task = GradientTask(kind(Scalars(xla)))
+    whole = CompiledUpdates(kind(Scalars(xla)), OPTIMIZERS)
+    task = CompiledGradients(kind(Scalars(xla)))
     task.wants_rows = True
     with serve(kind(Scalars())) as server, InProcessClient(server) as client:
         for number in range(1, 6):
@@ -94,7 +94,7 @@ def test_its_pushes_lead_to_what_one_compiled_update_leads_to(kind: Any, xla: bo
 
 
 def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused() -> None:
-    task = GradientTask(Chase(Scalars(False)))
+    task = CompiledGradients(Chase(Scalars(False)))
     with pytest.raises(InvalidInputError, match="batch_size: 2, but the batch has 3 rows or seq"):
         list(task.compute_updates(Draw(batch_size=2), **make_x(np.arange(3.0))))
 
@@ -104,7 +104,7 @@ def test_phases_that_do_not_fit_the_groups_are_refused() -> None:
         phases = (Phase("actor"), Phase("citric"))
 
     with pytest.raises(ConfigError, match=r"test_gradients.py:\d+: phases: 'citric' .*'critic'\?"):
-        GradientTask(Wrong(Scalars()))
+        CompiledGradients(Wrong(Scalars()))
 
 
 class Stopping(PreparedVersion):
@@ -120,7 +120,7 @@ class Failing(PreparedVersion):
 
 
 def test_an_error_in_stop_names_its_line() -> None:
-    task = GradientTask(Failing(Scalars(False)))
+    task = CompiledGradients(Failing(Scalars(False)))
     draw = Draw(batch_size=2, epochs=2, seed=1)
     with pytest.raises(ConfigError, match=r"test_gradients\.py:\d+: KeyError: 'no such cost'"):
         list(task.compute_updates(draw, **make_x(np.arange(4.0))))
@@ -136,7 +136,7 @@ def test_an_error_in_stop_names_its_line() -> None:
     ],
 )
 def test_numbers_with_which_no_update_would_be_the_last_are_refused(draw: Draw, want: str) -> None:
-    task = GradientTask(PreparedVersion(Scalars(False)))
+    task = CompiledGradients(PreparedVersion(Scalars(False)))
     with pytest.raises(InvalidInputError, match=want):
         next(task.compute_updates(draw, **make_x(np.arange(4.0))))
 
@@ -144,7 +144,7 @@ def test_numbers_with_which_no_update_would_be_the_last_are_refused(draw: Draw, 
 @pytest.mark.parametrize("minibatch", [2, 4])
 @pytest.mark.parametrize("kind", [PreparedVersion, Stopping])
 def test_results_of_rows_are_at_their_places_after_all_epochs(kind: Any, minibatch: int) -> None:
-    task = GradientTask(kind(Scalars(False)))
+    task = CompiledGradients(kind(Scalars(False)))
     task.wants_rows = True
     x = np.arange(4.0, dtype=np.float32)
     draw = Draw(batch_size=minibatch, epochs=3, seed=1)

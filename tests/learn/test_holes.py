@@ -18,11 +18,11 @@ from relaax_like.experience.trajectory_files import (
     find_trajectories,
     read_trajectories,
 )
-from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.rollout_layout import RolloutLayout
 from relaax_like.learn.rollout_messages import bytes_to_rollout, rollout_to_bytes
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.wire.errors import InvalidInputError
 
 STEPS, SLOTS = 5, 3
@@ -109,7 +109,7 @@ def test_an_iteration_with_holes_leads_to_the_same_values(form):
     for with_holes in (False, True):
         config, algorithm = make_algorithm(form, update_norm=True, normalize_rewards=True)
         rollout = make_rollout(config, algorithm.model)
-        policy = LearningPolicy(LearningTask(algorithm, config.optimizers), config.plan, seed=1)
+        policy = LearningPolicy(CompiledUpdates(algorithm, config.optimizers), config.plan, seed=1)
         for seed in range(2):
             data = collect(punch(rollout, seed) if with_holes else rollout)
             costs.append(policy.forward(policy.data_preprocess(data)))
@@ -122,7 +122,7 @@ def test_an_iteration_with_holes_leads_to_the_same_values(form):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_gradient_with_holes_is_that_of_the_rows_without(form):
     config, algorithm = make_algorithm(form)
-    task = ComputationTask(algorithm)
+    task = CompiledAlgorithm(algorithm)
     rollout = make_rollout(config, algorithm.model)
     gradients = []
     for one in (rollout, make_dense(punch(rollout)).rollout):
@@ -136,7 +136,7 @@ def test_a_gradient_with_holes_is_that_of_the_rows_without(form):
 )
 def test_too_few_valid_rows_for_a_minibatch_are_refused(form, rows, needed):
     config, algorithm = make_algorithm(form)
-    policy = LearningPolicy(LearningTask(algorithm, config.optimizers), config.plan, seed=1)
+    policy = LearningPolicy(CompiledUpdates(algorithm, config.optimizers), config.plan, seed=1)
     rollout = make_rollout(config, algorithm.model)
     valid = (np.arange(STEPS * SLOTS) < rows).reshape(STEPS, SLOTS)
     data = collect(dataclasses.replace(rollout, valid=valid))
@@ -172,7 +172,7 @@ class Handler:
 def test_a_data_handler_may_leave_rows_out_and_add_columns():
     config, algorithm = make_algorithm("dense")
     algorithm = Probe(algorithm.model, config)
-    task = LearningTask(algorithm, config.optimizers)
+    task = CompiledUpdates(algorithm, config.optimizers)
     plan = dataclasses.replace(config.plan, batch_size=9)
     policy = LearningPolicy(task, plan, seed=1)
     collector = Collector(STEPS, SLOTS, capacity=SLOTS, data_handler=Handler())

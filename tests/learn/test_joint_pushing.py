@@ -29,15 +29,15 @@ from relaax_like.core.manifest import find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import Push, Reply
 from relaax_like.experience.collector import TrainingData
-from relaax_like.learn.computation_task import CHOSEN, Gradient
-from relaax_like.learn.gradients import GradientTask, draw_minibatches
+from relaax_like.learn.compiled_algorithm import CHOSEN, Gradient
+from relaax_like.learn.gradients import CompiledGradients, draw_minibatches
 from relaax_like.learn.joint_pushing import JointPushing
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.minibatches import find_first
 from relaax_like.learn.pushing import Pushing
 from relaax_like.learn.replayed import PRIORITY, ReplayIteration
 from relaax_like.learn.tally import Tally
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.nn.runtime import tf
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
@@ -78,9 +78,9 @@ def test_one_learner_alone_makes_the_updates_of_the_server(
     beside = make_algorithm(name, settings, phases)
     plan, tally = inside.config.plan, Tally()
     with make_server(inside) as home, make_server(beside) as server:
-        whole = LearningPolicy(LearningTask(inside, make_optimizers(inside)), plan, seed=7)
+        whole = LearningPolicy(CompiledUpdates(inside, make_optimizers(inside)), plan, seed=7)
         whole.load(home.lease())
-        task = GradientTask(beside, is_joint=True)
+        task = CompiledGradients(beside, is_joint=True)
         with InProcessClient(server) as client:
             sink = policy = JointPushing(client, task, tally, plan, 7)
             sink.load()
@@ -144,7 +144,7 @@ def take_slots(data: TrainingData, first: int, last: int) -> TrainingData:
     return replace(data, rollout=own, env_steps=own.env_steps, keys=data.keys[first:last])
 
 
-class Reference(GradientTask):
+class Reference(CompiledGradients):
     """Learns from the joint batch; the minibatches have what each learner has drawn."""
 
     def compute_updates(
@@ -205,7 +205,7 @@ def test_two_learners_make_the_update_of_their_joint_batch(
         whole_sink.load()
         policies, sinks, tallies = [], [], []
         for algorithm in algorithms[1:]:
-            task, tally = GradientTask(algorithm, is_joint=True), Tally()
+            task, tally = CompiledGradients(algorithm, is_joint=True), Tally()
             sink = JointPushing(InProcessClient(server), task, tally, plan, 7)
             policies.append(sink)
             sink.load()
@@ -259,12 +259,12 @@ def test_two_learners_with_replay_tables_make_the_update_of_both_minibatches() -
         make_server(algorithms[1], "sync", config.optimizers) as server,
         ThreadPoolExecutor(2) as threads,
     ):
-        joint_task = GradientTask(algorithms[0])
+        joint_task = CompiledGradients(algorithms[0])
         whole_sink = reference = Pushing(InProcessClient(whole), joint_task, Tally(), plan, 0)
         whole_sink.load()
         policies, sinks = [], []
         for algorithm in algorithms[1:]:
-            task = GradientTask(algorithm, is_joint=True)
+            task = CompiledGradients(algorithm, is_joint=True)
             sink = JointPushing(InProcessClient(server), task, Tally(), config.plan, 0)
             policies.append(sink)
             sink.load()
@@ -308,7 +308,7 @@ def test_minibatches_smaller_than_the_number_of_learners_are_made() -> None:
     with make_server(algorithms[0]) as server, ThreadPoolExecutor(3) as threads:
         policies, sinks = [], []
         for algorithm in algorithms:
-            task = GradientTask(algorithm, is_joint=True)
+            task = CompiledGradients(algorithm, is_joint=True)
             sink = JointPushing(InProcessClient(server), task, Tally(), plan, 7)
             policies.append(sink)
             sink.load()
@@ -339,7 +339,7 @@ def test_a_metric_that_reads_rows_in_another_way_is_refused_by_name() -> None:
 
     algorithm.learn = learn_and_count
     with make_server(algorithm) as server:
-        task = GradientTask(algorithm, is_joint=True)
+        task = CompiledGradients(algorithm, is_joint=True)
         sink = policy = JointPushing(
             InProcessClient(server), task, Tally(), algorithm.config.plan, 7
         )
@@ -355,7 +355,7 @@ def test_a_metric_that_reads_rows_in_another_way_is_refused_by_name() -> None:
 def test_algorithms_with_phases_and_draws_make_updates_together_too(case: str) -> None:
     algorithm = replay.make_algorithm(case)
     with make_server(algorithm, "sync", algorithm.config.optimizers) as server:
-        task = GradientTask(algorithm, is_joint=True)
+        task = CompiledGradients(algorithm, is_joint=True)
         sink = policy = JointPushing(
             InProcessClient(server), task, Tally(), algorithm.config.plan, 0
         )
@@ -370,7 +370,7 @@ def test_a_resumed_learner_compiles_the_shapes_that_were_compiled() -> None:
     algorithm.model.xla = True
     rollout = make_data(algorithm, 1, has_holes=False).rollout
 
-    def count_compilations(task: GradientTask) -> int:
+    def count_compilations(task: CompiledGradients) -> int:
         built: list[bool] = []
 
         def compile_form(batch: Any, specs: Any, xla: bool) -> Any:
@@ -381,8 +381,8 @@ def test_a_resumed_learner_compiles_the_shapes_that_were_compiled() -> None:
         task._get("form", parts, compile_form)
         return built.count(True)
 
-    task = GradientTask(algorithm, is_joint=True)
+    task = CompiledGradients(algorithm, is_joint=True)
     assert sum(count_compilations(task) for _ in range(30)) == 1
-    resumed = GradientTask(algorithm, is_joint=True)
+    resumed = CompiledGradients(algorithm, is_joint=True)
     resumed.set_seen(task.get_seen())
     assert [count_compilations(resumed) for _ in range(2)] == [1, 0]

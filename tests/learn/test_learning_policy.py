@@ -15,7 +15,7 @@ from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.training_error import load_training_error
-from relaax_like.learn.updates import LearningTask, NotFiniteError
+from relaax_like.learn.updates import CompiledUpdates, NotFiniteError
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 STEPS, SLOTS = 4, 2
@@ -35,7 +35,7 @@ def make_policy(run_dir=None, **settings):
     model = load("model", "ppo").make_model(config, 0)
     model.xla = False  # compiling takes longer than all else here
     algorithm = load("algorithm", "ppo").make_algorithm(config, model, 0)
-    task = LearningTask(algorithm, config.optimizers)
+    task = CompiledUpdates(algorithm, config.optimizers)
     return LearningPolicy(task, config.plan, seed=1, run_dir=run_dir)
 
 

@@ -16,11 +16,11 @@ from relaax_like.core.manifest import make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.rollout import Rollout
-from relaax_like.learn.gradients import GradientTask
+from relaax_like.learn.gradients import CompiledGradients
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.pushing import Pushing
 from relaax_like.learn.tally import Tally
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 
@@ -116,9 +116,9 @@ def test_iterations_lead_to_the_same_beside_agents_and_in_the_server(
     beside = make_algorithm(name, settings, phases)
     plan, tally = inside.config.plan, Tally()
     with make_server(inside) as home, make_server(beside) as server:
-        whole = LearningPolicy(LearningTask(inside, make_optimizers(inside)), plan, seed=7)
+        whole = LearningPolicy(CompiledUpdates(inside, make_optimizers(inside)), plan, seed=7)
         whole.load(home.lease())
-        task = GradientTask(beside)
+        task = CompiledGradients(beside)
         with InProcessClient(server) as client:
             sink = policy = Pushing(client, task, tally, plan, 7)
             sink.load()

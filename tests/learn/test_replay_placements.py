@@ -15,12 +15,12 @@ from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.core.manifest import find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.learn.draw import Draw
-from relaax_like.learn.gradients import GradientTask
+from relaax_like.learn.gradients import CompiledGradients
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.pushing import Pushing
 from relaax_like.learn.replayed import PRIORITY, ReplayIteration
 from relaax_like.learn.tally import Tally
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.nn.module import get_name
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
@@ -95,10 +95,12 @@ def make_server(algorithm: Any) -> ParameterServer:
 def test_gradients_of_a_hundred_minibatches_are_those_of_the_compiled_update(name: str) -> None:
     """Each at the values of a run: to 1e-5 of the norm of its variable group."""
     walking = make_algorithm(name)
-    walk = LearningPolicy(LearningTask(walking, walking.config.optimizers), walking.config.plan, 0)
+    walk = LearningPolicy(
+        CompiledUpdates(walking, walking.config.optimizers), walking.config.plan, 0
+    )
     inside, beside = make_algorithm(name), make_algorithm(name)
     rates = {g: replace_optimizer(o) for g, o in inside.config.optimizers.items()}
-    whole, task = LearningTask(inside, rates), GradientTask(beside)
+    whole, task = CompiledUpdates(inside, rates), CompiledGradients(beside)
     variables = [variable.name for variable in get_variables(inside.model)]
     trainable = [get_name(variable) for variable in get_trainable_variables(inside.model)]
     places = [variables.index(trained) for trained in trainable]
@@ -159,10 +161,10 @@ def test_ten_updates_lead_to_the_same_values_beside_agents_and_in_the_server(nam
     plan, tally = inside.config.plan, Tally()
     with make_server(inside) as home, make_server(beside) as server:
         whole: LearningPolicy = LearningPolicy(
-            LearningTask(inside, inside.config.optimizers), plan, 0
+            CompiledUpdates(inside, inside.config.optimizers), plan, 0
         )
         whole.load(home.lease())
-        task = GradientTask(beside)
+        task = CompiledGradients(beside)
         with InProcessClient(server) as client:
             sink = policy = Pushing(client, task, tally, plan, 0)
             sink.load()

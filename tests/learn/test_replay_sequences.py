@@ -18,11 +18,11 @@ from relaax_like.core.moments import Moments
 from relaax_like.core.records import LearnRequest
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.draw import Draw
-from relaax_like.learn.gradients import GradientTask
+from relaax_like.learn.gradients import CompiledGradients
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.replayed import PRIORITY, _mix_errors
 from relaax_like.learn.request_queue import RequestQueue
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.nn.module import get_name
 from relaax_like.nn.runtime import tf
 from relaax_like.replay import SequenceBatch, TransitionBatch
@@ -40,11 +40,11 @@ RECURRENT = {
 ENDS = {5: 0.0, 12: -1.0, 14: 0.0}
 
 
-def make_algorithm(config, kind=LearningTask):
+def make_algorithm(config, kind=CompiledUpdates):
     model = load("model", "dqn").make_model(config, 3)
     model.xla = False
     algorithm = load("algorithm", "dqn").make_algorithm(config, model, 3)
-    return algorithm, kind(algorithm, *([config.optimizers] if kind is LearningTask else []))
+    return algorithm, kind(algorithm, *([config.optimizers] if kind is CompiledUpdates else []))
 
 
 def fill(source, steps=28):
@@ -138,12 +138,12 @@ def test_gradients_of_sequences_beside_agents_are_those_of_the_compiled_updates(
     fill(source)
     arguments_of = source.get(0, timeout_sec=0.0)
     algorithm, _ = make_algorithm(config)
-    other, beside = make_algorithm(config, GradientTask)
+    other, beside = make_algorithm(config, CompiledGradients)
     sgd = {
         group: one.model_copy(update={"name": "sgd", "learning_rate": 1e-3})
         for group, one in config.optimizers.items()
     }
-    inside = LearningTask(algorithm, sgd)
+    inside = CompiledUpdates(algorithm, sgd)
     beside.wants_rows = True
     policy = LearningPolicy(inside, config.plan, 0)
     arguments = policy.data_preprocess(arguments_of)

@@ -14,7 +14,7 @@ from relaax_like.core.records import Episode
 from relaax_like.learn.draw import Draw
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.replayed import PRIORITY, make_table
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.wire.errors import CollectorFullError, ConfigError, InvalidInputError
 
 
@@ -22,7 +22,7 @@ def make_task(config):
     model = load("model", "dqn").make_model(config, 3)
     model.xla = False
     algorithm = load("algorithm", "dqn").make_algorithm(config, model, 3)
-    return LearningTask(algorithm, config.optimizers)
+    return CompiledUpdates(algorithm, config.optimizers)
 
 
 def test_steps_are_counted_during_warm_up_and_minibatches_follow():

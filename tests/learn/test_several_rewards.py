@@ -22,7 +22,7 @@ from relaax_like.config.plan import OnPolicy
 from relaax_like.experience.collector import TrainingData
 from relaax_like.experience.trajectory_files import TRAJECTORY_FOLDER
 from relaax_like.learn.learning_policy import LearningPolicy
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.wire.errors import ConfigError, ProtocolError
 
 FOLDER = ROOT / "tests" / "support" / "several_rewards"
@@ -84,11 +84,11 @@ def load(name: str) -> Any:
     return load_algorithm_module(FOLDER, name)
 
 
-def make_task(**settings: Any) -> tuple[LearningTask, OnPolicy]:
+def make_task(**settings: Any) -> tuple[CompiledUpdates, OnPolicy]:
     config = load("config").Config(max_global_step=1, **settings)
     model = load("model").make_model(config, 1)
     algorithm = load("algorithm").make_algorithm(config, model, 1)
-    return LearningTask(algorithm, config.optimizers), config.plan
+    return CompiledUpdates(algorithm, config.optimizers), config.plan
 
 
 def test_learn_reads_them_by_name() -> None:

@@ -20,9 +20,9 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.plan import OnPolicy
 from relaax_like.config.schedule import Linear, Schedule, Tunable
 from relaax_like.core.manifest import make_manifest
-from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 from relaax_like.learn.draw import Draw
-from relaax_like.learn.updates import LearningTask, OptimizerState, shuffle
+from relaax_like.learn.updates import CompiledUpdates, OptimizerState, shuffle
 from relaax_like.nn.distributions import Categorical, Deterministic
 from relaax_like.nn.layers import Parameter
 from relaax_like.nn.module import Module
@@ -113,7 +113,7 @@ def share(make, xla=False):
 
 
 def make_regression(xla):
-    return LearningTask(Regression(Regressor(xla)), OPTIMIZERS)
+    return CompiledUpdates(Regression(Regressor(xla)), OPTIMIZERS)
 
 
 class SlowAdam:
@@ -198,7 +198,7 @@ class Clipped(Regression):
 
 @pytest.fixture(scope="module")
 def slow_clipped():
-    return ComputationTask(Clipped(Regressor()))
+    return CompiledAlgorithm(Clipped(Regressor()))
 
 
 @pytest.mark.parametrize("epochs", [False, True], ids=["whole", "epochs"])
@@ -209,7 +209,7 @@ def test_updates_are_those_of_gradients_and_the_servers_kernel(epochs, slow_clip
         ),
         "critic": OptimizerConfig(name="rmsprop", momentum=0.5),
     }
-    task, slow = LearningTask(Clipped(Regressor()), optimizers), slow_clipped
+    task, slow = CompiledUpdates(Clipped(Regressor()), optimizers), slow_clipped
     slow.set_values(task.get_values())
     variables = slow.get_variables()
     manifest = make_manifest(variables)
@@ -246,7 +246,7 @@ SGD = OptimizerConfig(name="sgd", learning_rate=0.5)
 
 
 def make_scalars(algorithm, xla=False, optimizer=SGD):
-    return LearningTask(algorithm(Scalars(xla)), {"critic": optimizer, "actor": optimizer})
+    return CompiledUpdates(algorithm(Scalars(xla)), {"critic": optimizer, "actor": optimizer})
 
 
 class CriticFirst(Chase):
@@ -448,7 +448,7 @@ LATER = [0, 0, 1.5, 1.5, 1.5, 3.75, 3.75, 3.75, 6.375]
 )
 def test_a_target_follows_its_source_also_after_a_resume(model, wanted, xla):
     def make():
-        return LearningTask(Rise(model(xla)), {"critic": SGD, "actor": SGD})
+        return CompiledUpdates(Rise(model(xla)), {"critic": SGD, "actor": SGD})
 
     def read_target(one):
         return float({v.name: v.value for v in one.get_variables()}["target/actor"])
@@ -494,7 +494,7 @@ def test_draws_depend_on_seed_group_and_step_alone():
             return Losses(losses.costs, metrics={"normal": noise[0], "uniform": noise[1]})
 
     def draw(seed, count, start=0):
-        task = LearningTask(Noise(Scalars(), seed=seed), {"critic": SGD, "actor": SGD})
+        task = CompiledUpdates(Noise(Scalars(), seed=seed), {"critic": SGD, "actor": SGD})
         state = task.export_optimizers()
         task.import_optimizers(replace(state, steps=dict.fromkeys(state.steps, start)))
         costs = [task.update(**make_x([0.0])).costs for _ in range(count)]
@@ -530,7 +530,7 @@ def test_settings_schedules_and_global_t_are_inputs_of_one_compiled_function():
             return Losses(super().learn(batch).costs, metrics=numbers)
 
     algorithm = Settled(Scalars(), ScheduleConfig())
-    task = LearningTask(algorithm, {"critic": SGD, "actor": SGD})
+    task = CompiledUpdates(algorithm, {"critic": SGD, "actor": SGD})
     wanted = {"weight": 2.0, "discount": 0.5, "bound": 0.5}
     assert len(task._settings.values) == 3
     for global_t, rate in ((0, 1.0), (25, 0.75), (1000, 0.0)):
@@ -703,7 +703,7 @@ def make_rollout(steps=5, slots=6):
 
 @XLA_OR_SLOW
 def test_rollouts_cut_by_slots_keep_their_steps_and_their_memory(xla):
-    task = LearningTask(WholeRollouts(Sequences(xla)), {"default": SGD})
+    task = CompiledUpdates(WholeRollouts(Sequences(xla)), {"default": SGD})
     learned = task.update(
         Draw(batch_size=2, minibatch_of="rollouts", epochs=2, seed=0), **make_rollout()
     )
@@ -744,7 +744,7 @@ def whole_rollouts():
     random = np.random.default_rng(0)
     steps, slots = 4, 6
     x = random.normal(size=(steps, slots, 4)).astype(np.float32)
-    slow = ComputationTask(make_gru_algorithm(config, xla=False))
+    slow = CompiledAlgorithm(make_gru_algorithm(config, xla=False))
     memory = {
         name: random.normal(size=(slots, *shape)).astype(np.float32)
         for name, shape in slow.state_shapes.items()
@@ -782,7 +782,7 @@ def whole_rollouts():
 def test_whole_rollouts_of_an_actor_critic_equal_its_gradients_on_a_server(xla, whole_rollouts):
     """a2c has loops over the steps of a rollout, whose gradients are taken inside of our loops."""
     config, batch, before, want = whole_rollouts
-    task = LearningTask(make_gru_algorithm(config, xla), config.optimizers)
+    task = CompiledUpdates(make_gru_algorithm(config, xla), config.optimizers)
     task.update(Draw(batch_size=2, minibatch_of="rollouts", epochs=2, seed=9), **batch)
     assert_values(task, want, 2e-5)
     assert any((value != v.value).any() for value, v in zip(task.get_values(), before, strict=True))
@@ -826,7 +826,7 @@ def test_slots_of_another_optimizer_are_refused_and_change_nothing():
     task = share(make_regression)
     task.update(**make_batch())
     before = task.export_optimizers()
-    sgd = LearningTask(Regression(Regressor()), {**OPTIMIZERS, "critic": SGD})
+    sgd = CompiledUpdates(Regression(Regressor()), {**OPTIMIZERS, "critic": SGD})
     short = {**before.slots, "critic": before.slots["critic"][:, :1]}
     for state in (
         sgd.export_optimizers(),
@@ -853,7 +853,7 @@ class Uncompilable(Regression):
 
 
 def test_an_update_that_xla_cannot_compile_is_an_error_with_line_and_cure():
-    task = LearningTask(Uncompilable(Regressor(xla=True)), OPTIMIZERS)
+    task = CompiledUpdates(Uncompilable(Regressor(xla=True)), OPTIMIZERS)
     want = rf"{re.escape(__file__)}:\d+: XLA cannot compile learn or prepare: .*xla = False"
     with pytest.raises(ConfigError, match=want):
         task.update(Draw(batch_size=4, epochs=2, seed=1), **make_batch())
@@ -890,7 +890,7 @@ def test_a_mistake_in_losses_names_file_and_line(costs, metrics, words):
 
     line = Wrong.learn.__code__.co_firstlineno
     with pytest.raises(ConfigError, match=rf"^\S*test_updates.py:{line}: .*{words}"):
-        LearningTask(Wrong(Regressor()), OPTIMIZERS).update(**make_batch())
+        CompiledUpdates(Wrong(Regressor()), OPTIMIZERS).update(**make_batch())
 
 
 def test_what_prepare_returns_must_be_tensors():
@@ -900,12 +900,12 @@ def test_what_prepare_returns_must_be_tensors():
 
     line = Wrong.prepare.__code__.co_firstlineno
     with pytest.raises(ConfigError, match=rf"test_updates.py:{line}: .*Categorical as 'before'"):
-        LearningTask(Wrong(Regressor()), OPTIMIZERS).update(**make_batch())
+        CompiledUpdates(Wrong(Regressor()), OPTIMIZERS).update(**make_batch())
 
 
 def test_groups_that_do_not_fit_the_model_are_refused():
     with pytest.raises(ConfigError, match=r"optimizers: actor, expected .*: actor, critic"):
-        LearningTask(Regression(Regressor()), {"actor": SGD})
+        CompiledUpdates(Regression(Regressor()), {"actor": SGD})
 
 
 @pytest.mark.parametrize(
@@ -923,12 +923,12 @@ def test_groups_that_do_not_fit_the_model_are_refused():
 def test_phases_and_frozen_groups_that_do_not_fit_are_refused(attributes, words):
     wrong = type("Wrong", (Regression,), attributes)
     with pytest.raises(ConfigError, match=words):
-        LearningTask(wrong(Regressor()), OPTIMIZERS)
+        CompiledUpdates(wrong(Regressor()), OPTIMIZERS)
 
 
 def test_a_gradient_alone_is_refused_where_there_are_phases():
     with pytest.raises(ConfigError, match=r"test_updates.py:\d+: phases: .*BatchAgent"):
-        ComputationTask(CriticFirst(Scalars())).compute_gradients(**make_x([0.0]))
+        CompiledAlgorithm(CriticFirst(Scalars())).compute_gradients(**make_x([0.0]))
 
 
 @pytest.mark.parametrize(
@@ -947,7 +947,7 @@ def test_a_gradient_alone_is_refused_where_there_are_phases():
     ],
 )
 def test_what_does_not_fit_together_is_refused(draw, changes, field, message):
-    task = LearningTask(Regression(Regressor()), OPTIMIZERS)
+    task = CompiledUpdates(Regression(Regressor()), OPTIMIZERS)
     before = task.get_values()
     with pytest.raises(InvalidInputError, match=message) as caught:
         task.update(replace(Draw(batch_size=4, seed=0), **draw), **{**make_batch(), **changes})
@@ -957,7 +957,7 @@ def test_what_does_not_fit_together_is_refused(draw, changes, field, message):
 
 
 def test_rollouts_whose_axes_are_swapped_are_refused():
-    task = LearningTask(WholeRollouts(Sequences(False)), {"default": SGD})
+    task = CompiledUpdates(WholeRollouts(Sequences(False)), {"default": SGD})
     batch = make_rollout()
     with pytest.raises(InvalidInputError, match='minibatch_of: "steps", but the memory'):
         task.update(Draw(batch_size=2, epochs=1, seed=0), **batch)

@@ -57,7 +57,7 @@ assert "tensorflow" not in sys.modules
 LEARN = """
 from relaax_like.algorithm import Algorithm, Losses
 assert "tensorflow" not in sys.modules
-from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 import tensorflow as tf
 tf.constant(1.0) + 1.0
 {settings}
@@ -70,7 +70,7 @@ class Imitate(Algorithm):
 
 def learn(model, described, values, inputs, states, prediction):
     model.xla = False  # compiling takes longer than all else here
-    task = ComputationTask(Imitate(model))
+    task = CompiledAlgorithm(Imitate(model))
     for one, other in zip(described, task.get_variables(), strict=True):
         assert (one.name, one.group, one.kind) == (other.name, other.group, other.kind)
         np.testing.assert_array_equal(one.value, other.value)

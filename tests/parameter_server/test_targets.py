@@ -97,11 +97,11 @@ def name_values(store):
 
 @pytest.mark.parametrize("how", HOWS, ids=str)
 def test_gradients_in_the_store_lead_to_what_the_compiled_update_does(how):
-    from relaax_like.learn.computation_task import ComputationTask
-    from relaax_like.learn.updates import LearningTask
+    from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
+    from relaax_like.learn.updates import CompiledUpdates
 
-    task = LearningTask(Regression(ActorCritic(**how)), OPTIMIZERS)
-    slow = ComputationTask(Regression(ActorCritic(**how)))
+    task = CompiledUpdates(Regression(ActorCritic(**how)), OPTIMIZERS)
+    slow = CompiledAlgorithm(Regression(ActorCritic(**how)))
     store = make_store(slow.get_variables())
     for seed in range(10):
         task.update(**make_batch(seed))

@@ -16,7 +16,7 @@ from relaax_like.core.manifest import find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.prediction import TASK
 from relaax_like.learn.gradient_learner import GradientLearner
-from relaax_like.learn.gradients import GradientTask
+from relaax_like.learn.gradients import CompiledGradients
 from relaax_like.learn.request_queue import RequestQueue
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
@@ -79,7 +79,7 @@ def make_processor(
 ) -> Any:
     """Makes a processor on the server; not started."""
     client = InProcessClient(server, "processor")
-    task = GradientTask(make_algorithm(config, xla=xla, algorithm=algorithm))
+    task = CompiledGradients(make_algorithm(config, xla=xla, algorithm=algorithm))
     requests = requests or make_requests(config.plan)
     learner = GradientLearner(task, config.plan, client, requests, **options)
     actor = make_actor(make_algorithm(config, algorithm=algorithm).model, 0, config)

@@ -9,7 +9,7 @@ from relaax_like.algorithm.parts import DISCOUNT, WEIGHTS
 from relaax_like.algorithm.random import StatelessRandom
 from relaax_like.core.prediction import LOG_PROB
 from relaax_like.learn.draw import Draw
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.nn.runtime import tf
 from support.batch import load
 from support.replay_batch import make_replay_batch
@@ -88,7 +88,7 @@ def draw_noise(update: int) -> np.ndarray:
 
 def update_all(config: Any, algorithm: Any, batches: list[Batch]) -> dict[str, np.ndarray]:
     """Makes one update of each minibatch, in two calls; returns the values by name."""
-    task = LearningTask(algorithm, config.optimizers)
+    task = CompiledUpdates(algorithm, config.optimizers)
     for part in (batches[:2], batches[2:]):
 
         def join(name: str, part: list[Batch] = part) -> np.ndarray:

@@ -15,7 +15,7 @@ from relaax_like.core.manifest import make_manifest
 from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch import agents
-from relaax_like.learn.tasks import Tasks
+from relaax_like.learn.named_algorithms import NamedAlgorithms
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.store import Store
 from relaax_like.rlx_server.hosting import BatchHost
@@ -32,7 +32,7 @@ def make_store(
     algorithms: Mapping[str, Algorithm], optimizers: Mapping[str, OptimizerConfig] | None = None
 ) -> Store:
     """Makes a store of the tasks' variables."""
-    variables = Tasks(algorithms).get_variables()
+    variables = NamedAlgorithms(algorithms).get_variables()
     manifest = make_manifest(variables)
     by_name = {variable.name: variable.value for variable in variables}
     flat = manifest.pack([by_name[segment.name] for segment in manifest.segments])

@@ -269,7 +269,7 @@ def make_gradient(
     arrays: Sequence[np.ndarray], numbers: Any = None, rows: Any = None, **others: Any
 ) -> Any:
     """Returns the `Gradient` of all variable groups; loads TensorFlow."""
-    from relaax_like.learn.computation_task import Gradient
+    from relaax_like.learn.compiled_algorithm import Gradient
 
     flat = np.concatenate([array.ravel() for array in arrays])
     shapes = [array.shape for array in arrays]

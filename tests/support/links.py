@@ -389,7 +389,7 @@ class DirectCarrier(_LearnerCarrier):
 
 
 class _RecordingTask:
-    """Records rollouts in the place of a `ComputationTask`; all gradients are ones."""
+    """Records rollouts in the place of a `CompiledAlgorithm`; all gradients are ones."""
 
     statistics: tuple[str, ...] = ()
     wants_rows = is_joint = False

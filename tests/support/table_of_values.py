@@ -10,7 +10,7 @@ from relaax_like.config.plan import OnPolicy
 from relaax_like.experience.rollout import ALIVE, RolloutBuffer
 from relaax_like.learn.collected import make_collector
 from relaax_like.learn.learning_policy import LearningPolicy
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.nn.module import as_tf_variable
 from support.batch import load
 
@@ -38,7 +38,7 @@ def learn_table(algorithm: str, table: Any, steps: Sequence[Step], **settings: A
     [variable] = [as_tf_variable(one) for one in model.values.find_variables()]
     variable.assign(np.asarray(table, np.float32))
     plan: OnPolicy = config.plan
-    policy = LearningPolicy(LearningTask(made, config.optimizers), plan, 0)
+    policy = LearningPolicy(CompiledUpdates(made, config.optimizers), plan, 0)
     buffer = RolloutBuffer(plan.rollout_steps, np.zeros(1, np.int64), overlap=plan.overlap)
     collector = make_collector(plan, 8)
     tables = []

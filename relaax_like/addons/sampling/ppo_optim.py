@@ -11,7 +11,7 @@ from relaax_like.core.prediction import LOG_PROB
 from relaax_like.experience.buffer import Buffer, Tree, lay_side_by_side
 from relaax_like.experience.rollout import ALIVE, TERMINATED
 from relaax_like.learn.learning_policy import LearningPolicy
-from relaax_like.learn.updates import LearningTask
+from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.wire.errors import InvalidInputError
 
 # Rows are padded to a multiple of this fraction of an iteration.
@@ -54,7 +54,7 @@ class PPOOptim(LearningPolicy):
 
     def __init__(
         self,
-        task: LearningTask,
+        task: CompiledUpdates,
         plan: OnPolicy,
         seed: int,
         max_traj_len: int,

@@ -16,7 +16,7 @@ from relaax_like.experience.buffer import Buffer
 from relaax_like.experience.rollout import ALIVE, TERMINATED
 from relaax_like.learn.draw import Draw
 from relaax_like.learn.learning_policy import LearningPolicy
-from relaax_like.learn.updates import LearningTask, NotFiniteError
+from relaax_like.learn.updates import CompiledUpdates, NotFiniteError
 from relaax_like.wire.errors import InvalidInputError
 
 from .conftest import SIZE, CountingSlots, make_config, make_model, make_sampler
@@ -29,7 +29,7 @@ def make_task(config):
     model = make_model(config)
     model.xla = False  # which takes longer to compile than all else here
     algorithm = load("algorithm", "ppo").make_algorithm(config, model, 0)
-    return LearningTask(algorithm, config.optimizers)
+    return CompiledUpdates(algorithm, config.optimizers)
 
 
 def make_optim(config, max_traj_len=10, **changes):
@@ -131,7 +131,7 @@ def test_padding_changes_no_number(layers, changes):
         np.testing.assert_allclose(one, other, atol=1e-5)
 
 
-class Spy(LearningTask):
+class Spy(CompiledUpdates):
     """Notes what it is given."""
 
     def update(self, draw, **arguments):

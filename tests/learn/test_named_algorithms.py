@@ -19,10 +19,10 @@ from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.prediction import Request
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.learners import make_learners
-from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 from relaax_like.learn.gradient_learner import GradientLearner
-from relaax_like.learn.gradients import GradientTask
-from relaax_like.learn.tasks import Tasks
+from relaax_like.learn.gradients import CompiledGradients
+from relaax_like.learn.named_algorithms import NamedAlgorithms
 from relaax_like.nn.layers import Dense
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -76,12 +76,12 @@ def read(store):
 
 
 def make_processors(algorithms, server):
-    tasks = Tasks(algorithms)
+    tasks = NamedAlgorithms(algorithms)
     return {
         name: ComputationDataProcessor(
             make_actor(algorithm.model, 0),
             GradientLearner(
-                GradientTask(algorithm),
+                CompiledGradients(algorithm),
                 PLAN,
                 tasks.make_client(name, InProcessClient(server, name)),
                 make_requests(PLAN),
@@ -129,7 +129,7 @@ def test_what_one_task_learns_leaves_the_other_s_weights_and_adam_slots_bit_by_b
 def test_a_run_of_other_tasks_is_refused_like_other_settings():
     store = make_store({"one": Reinforce(LinearPolicy("observation", "action", 0))})
     server = ParameterServer(store, metrics=NullMetrics())
-    tasks = Tasks({"two": Reinforce(LinearPolicy("observation", "action", 0))})
+    tasks = NamedAlgorithms({"two": Reinforce(LinearPolicy("observation", "action", 0))})
     with pytest.raises(ConfigError, match=r"two/logits\.W: the run has no such variable"):
         tasks.make_client("two", InProcessClient(server, "two"))
     server.close()
@@ -189,7 +189,7 @@ def test_the_gradient_that_arrives_is_the_task_s_own_variable_by_variable():
         "three": Reinforce(PartlyShared(trunk, seed=2)),
     }
     store, server, processors = run(algorithms)
-    task = ComputationTask(algorithms["three"])
+    task = CompiledAlgorithm(algorithms["three"])
     rollout = make_rollout()
     gradients, _ = task.compute_gradients(
         inputs=rollout.inputs,
@@ -248,7 +248,7 @@ def test_steps_are_counted_once_however_many_tasks_learn_from_them():
 def test_models_with_common_variables_have_one_lock(shared):
     models = [LinearPolicy("observation", "action", seed) for seed in range(2)]
     one, two = Reinforce(models[0]), Reinforce(models[0 if shared else 1])
-    Tasks({"one": one, "two": two})
+    NamedAlgorithms({"one": one, "two": two})
     assert (one.model.lock is two.model.lock) == shared
 
 
@@ -266,7 +266,7 @@ def test_models_with_common_variables_have_one_lock(shared):
 )
 def test_what_make_algorithms_got_wrong_is_said(algorithms, want):
     with pytest.raises(ConfigError, match=want):
-        Tasks(algorithms)
+        NamedAlgorithms(algorithms)
 
 
 def test_a_model_with_invalid_specs_is_refused_with_its_line():
@@ -275,8 +275,10 @@ def test_a_model_with_invalid_specs_is_refused_with_its_line():
             return [("action", {"dtype": "int64"})]
 
     algorithms = {"goal": Reinforce(WithoutShape("observation", "action", 0))}
-    with pytest.raises(ConfigError, match=r"test_tasks\.py:\d+: get_action_specs returned .*shape"):
-        Tasks(algorithms)
+    with pytest.raises(
+        ConfigError, match=r"test_named_algorithms\.py:\d+: get_action_specs returned .*shape"
+    ):
+        NamedAlgorithms(algorithms)
 
 
 def test_a_round_of_several_agents_and_tasks_gives_each_what_it_would_get_alone():

@@ -1,7 +1,7 @@
 """Publishers of several tasks: each learner publishes its task's part of one run's state.
 
 A parameter server knows one learner, which publishes complete states. With several tasks there is
-one learner for each, at its own pace. `TaskPublishers` holds the run's only lease; a publication of
+one learner for each, at its own pace. `AlgorithmPublishers` holds the run's only lease; a publication of
 one task is merged into the newest complete state, which becomes the run's next publication.
 """
 
@@ -20,15 +20,15 @@ from relaax_like.wire.errors import InvalidInputError, RelaaxError
 T = TypeVar("T")
 
 
-class TaskPublishers:
+class AlgorithmPublishers:
     """Gives each of several tasks its own Publisher; what these share. Thread-safe.
 
-        publishers = TaskPublishers(server, {"goal": goal_manifest, "control": control_manifest})
+        publishers = AlgorithmPublishers(server, {"goal": goal_manifest, "control": control_manifest})
         lease = publishers.make_publisher("goal").lease()  # only of the variables of `goal`
 
     In the run, the variables and groups of a task are named `TASK/NAME` and `TASK/GROUP`, and its
     clients `TASK/CLIENT` in `received`. A task sees its own names, without the prefix. Those of a
-    Model that tasks share have the names that `Tasks` gives them: `FIRST/NAME`, and
+    Model that tasks share have the names that `NamedAlgorithms` gives them: `FIRST/NAME`, and
     `FIRST+SECOND/GROUP`.
 
     Args:
@@ -59,20 +59,20 @@ class TaskPublishers:
         self.newest: Lease | None = None
         self.places: dict[str, Sequence[int]] = {}
 
-    def make_publisher(self, task: str) -> "TaskPublisher":
+    def make_publisher(self, task: str) -> "AlgorithmPublisher":
         """Returns the publisher of one task."""
-        return TaskPublisher(self, task)
+        return AlgorithmPublisher(self, task)
 
 
-class TaskPublisher(Publisher):
-    """One task's view of the run's Publisher; made by `TaskPublishers`.
+class AlgorithmPublisher(Publisher):
+    """One task's view of the run's Publisher; made by `AlgorithmPublishers`.
 
     Args:
       run: what the publishers of all tasks share.
       task: name of the task.
     """
 
-    def __init__(self, run: TaskPublishers, task: str):
+    def __init__(self, run: AlgorithmPublishers, task: str):
         self._run = run
         self._task = task
 

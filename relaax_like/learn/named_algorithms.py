@@ -29,10 +29,10 @@ from relaax_like.wire.errors import ConfigError, InvalidInputError
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_\-]{0,59}")
 
 
-class Tasks:
+class NamedAlgorithms:
     """The Algorithms of one algorithm folder, by the name of their task.
 
-        tasks = Tasks({"goal": Reinforce(goal_model), "control": Reinforce(control_model)})
+        tasks = NamedAlgorithms({"goal": Reinforce(goal_model), "control": Reinforce(control_model)})
         variables = tasks.get_variables()  # the initial values of a run
         client = tasks.make_client("goal", parameter_server)
 

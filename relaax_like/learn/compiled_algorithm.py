@@ -1,4 +1,4 @@
-"""ComputationTask: NumPy in, NumPy out, with TensorFlow hidden inside."""
+"""CompiledAlgorithm: NumPy in, NumPy out, with TensorFlow hidden inside."""
 
 import collections
 import contextlib
@@ -45,7 +45,7 @@ from relaax_like.config.places import (
     describe_place,
     find_folder,
 )
-from relaax_like.config.plan import Unit, get_task_plan
+from relaax_like.config.plan import Unit, get_own_plan
 from relaax_like.core.manifest import Variable
 from relaax_like.core.moments import Moments
 from relaax_like.core.prediction import LOG_PROB, TASK
@@ -110,10 +110,10 @@ class Gradient:
         return arrays
 
 
-class ComputationTask:
+class CompiledAlgorithm:
     """Runs one Algorithm for agents that do not use TensorFlow.
 
-        task = ComputationTask(PolicyGradient(PolicyModel(config)))
+        task = CompiledAlgorithm(PolicyGradient(PolicyModel(config)))
         task.set_values(parameter_server.get_values())
         actions, _ = task.predict({"observation": observations})  # [B, 4] -> [B]
         gradients, costs = task.compute_gradients(...)
@@ -191,7 +191,7 @@ class ComputationTask:
             "next_actions": action_specs,
             "rewards": to_tensor_specs(model.get_reward_specs()),
         }
-        plan = get_task_plan(config, self.name)
+        plan = get_own_plan(config, self.name)
         self._settings = TracedSettings(config, plan)
         self._setting_values = tf.constant(self._settings.values)
         # Inputs of all compiled functions: global_t and the settings.

@@ -9,7 +9,7 @@ import tensorflow as tf
 from relaax_like.algorithm import Algorithm, FlareAlgorithm
 from relaax_like.algorithm.model import Model, get_variables
 from relaax_like.core.manifest import make_manifest
-from relaax_like.learn.computation_task import ComputationTask
+from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 from relaax_like.nn.distributions import Categorical, Deterministic
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
@@ -54,7 +54,7 @@ class Regression(FlareAlgorithm):
 
 @pytest.fixture
 def task():
-    return ComputationTask(Regression(LinearModel()))
+    return CompiledAlgorithm(Regression(LinearModel()))
 
 
 INPUTS = {"a": np.array([[1, 0], [0, 1]]), "b": np.array([[2.0], [4.0]]), "c": np.zeros((2, 9))}
@@ -136,12 +136,12 @@ def test_a_wrong_shape_is_named(task):
 
 def test_an_algorithm_need_not_learn():
     with pytest.raises(ConfigError, match="NotImplementedError: Algorithm does not learn"):
-        learn(ComputationTask(Algorithm(LinearModel())))
+        learn(CompiledAlgorithm(Algorithm(LinearModel())))
 
 
 def test_one_model_serves_two_algorithms():
     model = LinearModel()
-    first, second = ComputationTask(Regression(model)), ComputationTask(Algorithm(model))
+    first, second = CompiledAlgorithm(Regression(model)), CompiledAlgorithm(Algorithm(model))
     first.set_values([np.ones_like(v.value) for v in get_variables(model)])
     np.testing.assert_array_equal(
         second.predict(INPUTS, STATES)[0]["action"], first.predict(INPUTS, STATES)[0]["action"]
@@ -173,7 +173,7 @@ def test_categorical_probabilities_modes_and_frequencies():
 def test_draws_depend_on_the_seed_alone():
     def draw(seed):
         algorithm = Algorithm(CoinModel(), seed=seed)
-        task = ComputationTask(algorithm)
+        task = CompiledAlgorithm(algorithm)
         return [int(task.predict({"a": np.zeros((1, 1))})[0]["action"][0]) for _ in range(40)]
 
     assert draw(1) == draw(1)

@@ -141,7 +141,7 @@ def test_a_hierarchy_learns_with_workers(tmp_path: Path) -> None:
     assert_learned(tmp_path)
 
 
-# `test_serial_tasks.py` has this and others in one process.
+# `test_serial_algorithms.py` has this and others in one process.
 @pytest.mark.slow
 def test_plans_that_do_not_fit_end_the_server_with_one_line(tmp_path: Path) -> None:
     sets = ("learner.placement=server", "algorithm.rollouts={goal: 4}")

@@ -12,8 +12,8 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import Counts, Lease, Publication, Received
-from relaax_like.learn.task_publishers import TaskPublishers
-from relaax_like.learn.tasks import Tasks
+from relaax_like.learn.algorithm_publishers import AlgorithmPublishers
+from relaax_like.learn.named_algorithms import NamedAlgorithms
 from relaax_like.nn.layers import Dense
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -37,7 +37,7 @@ class Normalized(LinearPolicy):
 
 
 def make_tasks(**trunks):
-    return Tasks(
+    return NamedAlgorithms(
         {
             task: Reinforce(Normalized(task, seed, trunks.get(task)), CONFIG, 0)
             for seed, task in enumerate(("goal", "control"))
@@ -61,7 +61,9 @@ def get_manifest(tasks, task):
 
 
 def make_publishers(server, tasks):
-    return TaskPublishers(server, {task: get_manifest(tasks, task) for task in tasks.algorithms})
+    return AlgorithmPublishers(
+        server, {task: get_manifest(tasks, task) for task in tasks.algorithms}
+    )
 
 
 @pytest.fixture
@@ -216,10 +218,12 @@ def test_after_the_end_values_stay_and_steps_are_counted(tasks):
 
 def test_a_run_of_other_variables_is_refused_by_name(server, tasks):
     other = make_manifest([Variable("logits.W", np.zeros((3, 2), np.float32))])
-    publisher = TaskPublishers(server, {"goal": other}).make_publisher("goal")
+    publisher = AlgorithmPublishers(server, {"goal": other}).make_publisher("goal")
     with pytest.raises(InvalidInputError, match=r"goal/logits\.W: the run has .* expected"):
         publisher.lease()
-    publisher = TaskPublishers(server, {"act": get_manifest(tasks, "goal")}).make_publisher("act")
+    publisher = AlgorithmPublishers(server, {"act": get_manifest(tasks, "goal")}).make_publisher(
+        "act"
+    )
     with pytest.raises(InvalidInputError, match=r"act/logits\.W: the run has no such variable"):
         publisher.lease()
 
