@@ -38,7 +38,7 @@ def call_once(cache: str) -> None:
     from relaax_like.config.plan import OnPolicy
     from relaax_like.experience.collector import Collector
     from relaax_like.launch.backprop_main import make_fake_rollout
-    from relaax_like.launch.learners import make_learning_task, require_plan
+    from relaax_like.launch.learners import make_compiled_updates, require_plan
     from relaax_like.nn.compiling import use_compile_cache
     from relaax_like.runs.processes.process import without_native_stderr
 
@@ -46,10 +46,10 @@ def call_once(cache: str) -> None:
     experiment = load_experiment("ppo", ["algorithm.state_size=4", "algorithm.num_actions=2"])
     plan = require_plan(experiment)
     assert isinstance(plan, OnPolicy), "ppo has one"
-    task, model = make_learning_task(experiment)
+    compiled, model = make_compiled_updates(experiment)
     with without_native_stderr():
         from relaax_like.learn.learning_policy import LearningPolicy
-    policy = LearningPolicy(task, plan, 0)
+    policy = LearningPolicy(compiled, plan, 0)
     assert plan.rollouts is not None, "ppo counts them"
     collector = Collector(plan.rollout_steps, plan.rollouts, capacity=plan.rollouts)
     collector.add(make_fake_rollout(model, plan))
@@ -62,7 +62,7 @@ def call_once(cache: str) -> None:
     with without_native_stderr():
         policy.forward(policy.data_preprocess(data))
     seconds = time.perf_counter() - watch.at
-    values = zlib.crc32(b"".join(value.tobytes() for value in task.get_values()))
+    values = zlib.crc32(b"".join(value.tobytes() for value in compiled.get_values()))
     print(json.dumps({"seconds": seconds, "values": values}))
 
 

@@ -79,16 +79,16 @@ def train(vtrace: bool, lag: int, updates: int, seed: int) -> dict[str, Any]:
     algorithm = load_algorithm_module(folder, "algorithm").make_algorithm(
         config, make_model(config, seed), seed
     )
-    task = CompiledUpdates(algorithm, config.optimizers)
+    compiled = CompiledUpdates(algorithm, config.optimizers)
     actor = make_actor(make_model(config, seed), seed, config)
     players = Players(seed)
-    old = deque([task.get_values()], maxlen=lag + 1)
+    old = deque([compiled.get_values()], maxlen=lag + 1)
     for number in range(updates):
         actor.set_values(old[0], number)
         rollout = players.play(actor, config.rollout_steps)
-        arguments: Any = task.make_arguments(rollout, rollout.next_alive)
-        task.update(global_t=number * SLOTS * config.rollout_steps, **arguments)
-        old.append(task.get_values())
+        arguments: Any = compiled.make_arguments(rollout, rollout.next_alive)
+        compiled.update(global_t=number * SLOTS * config.rollout_steps, **arguments)
+        old.append(compiled.get_values())
     return {
         "vtrace": vtrace,
         "lag": lag,

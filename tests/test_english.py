@@ -1,7 +1,7 @@
 """Documents, messages, docstrings and comments contain none of the expressions below.
 
 They are not plain English, in any context. A sentence without them can still read like a
-translation; finding it is the reviewer's task.
+translation; finding it is the reviewer's work.
 """
 
 import ast

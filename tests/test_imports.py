@@ -23,7 +23,7 @@ GENERATED = re.compile(r"_pb2(_grpc)?\.py$")
 TENSORFLOW = (
     r"relaax_like/algorithm/(algorithm|acting|actor_critic|batch|critics|flare|greedy|model"
     r"|parts|random|tracing)\.py",
-    r"relaax_like/learn/(computation_task|updates)\.py",
+    r"relaax_like/learn/(compiled_algorithm|updates)\.py",
     r"relaax_like/nn/.*\.py",
     r"algorithms/[^/]+/(model|algorithm)\.py",
 )

@@ -332,7 +332,7 @@ def test_the_import_is_light_and_acting_in_numpy_loads_no_tensorflow(run: Path) 
     assert (done.stdout, done.stderr) == ("(2,)\nFalse False\n", "")
 
 
-def test_several_tasks_act_together(tmp_path: Path) -> None:
+def test_several_algorithms_act_together(tmp_path: Path) -> None:
     spaces = CueSlots.observation_space, CueSlots.action_space
     run = write_run(tmp_path / "run", f"path: '{FOLDER}'")
     observations = list(np.random.default_rng(0).normal(size=(STEPS, SLOTS, 2)))

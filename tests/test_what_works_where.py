@@ -34,8 +34,8 @@ from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.wire.errors import ConfigError
 
 CUES = ROOT / "tests" / "support" / "cues"
-# An algorithm of two tasks, which is another folder.
-TASKS = "several tasks"
+# An algorithm of two Algorithms, which is another folder.
+SEVERAL = "several Algorithms"
 # Rows of the table, in its order; which line a refusal names, and what it says.
 FEATURES = {
     "prepare": ("", ""),
@@ -56,10 +56,10 @@ FEATURES = {
     "predict": ("def predict", "predict is overridden"),
     "replay": ("def plan", "plan is Replay"),
     "episodes": ("def plan", "plan is Episodes"),
-    TASKS: ("def plan", "plan is by task"),
+    SEVERAL: ("def plan", "plan is by name"),
 }
 # Each in a run of its own, since an algorithm has one plan.
-PLANS = {"replay", "episodes", TASKS}
+PLANS = {"replay", "episodes", SEVERAL}
 # Wanted by the experiment, not by the algorithm.
 KEYS = {"recordings"}
 PREFIX = "Optimizer/"  # of what `learn` returns
@@ -111,7 +111,7 @@ def make_hook(folder: Path) -> str:
 
 def get_options(column: str, folder: Path, features: set[str] | None = None) -> list[str]:
     run = [f"run_dir={folder / 'run'}"]
-    if features is not None and TASKS in features:
+    if features is not None and SEVERAL in features:
         if column != "agent":
             run.append("algorithm.rollouts={goal: 4, control: 4}")
     else:
@@ -126,7 +126,7 @@ def write_experiment(folder: Path, features: set[str]) -> Path:
     """Writes the folder of an algorithm with these features, and an experiment beside it."""
     folder.mkdir(exist_ok=True)
     file = folder / "experiment.yaml"
-    if TASKS in features:
+    if SEVERAL in features:
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(HIERARCHICAL, folder / "contract", ignore=ignored)
         file.write_text(
@@ -171,7 +171,7 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trained]:
             folder = tmp_path_factory.mktemp(column)
             features = {feature for place, feature in select("yes") if place == column}
             features -= PLANS | KEYS
-            if plan == TASKS:
+            if plan == SEVERAL:
                 features = {plan}
             elif plan:
                 features = {plan, "several rewards"}  # as the client of `serve` sends them
@@ -193,9 +193,9 @@ def serve(folder: Path, features: set[str]) -> None:
     """Trains in the parameter server, with a client over the network."""
     write_experiment(folder, features)
     settings = [*get_options("server", folder, features)[1:], "algorithm.max_global_step=512"]
-    if TASKS not in features:
+    if SEVERAL not in features:
         settings.append(f"algorithm.rows_file={folder / 'rows.npz'}")
-    slots = CueSlots(4, 0) if TASKS in features else CountingSlots()
+    slots = CueSlots(4, 0) if SEVERAL in features else CountingSlots()
     with Cluster(folder, folder / "contract", *settings) as cluster:
         ps, rlx = cluster.start_both_servers()
         spaces = (slots.observation_space, slots.action_space)
@@ -290,7 +290,7 @@ def check_replay(run: Trained) -> None:
     assert due - behind - 4 <= run.state.steps["critic"] <= due
 
 
-def check_tasks(run: Trained) -> None:
+def check_several(run: Trained) -> None:
     assert {"goal/default", "control/default"} <= run.curves.keys()
     assert run.state.steps.keys() == {"goal/default", "control/default"}
     assert min(run.state.steps.values()) > 0
@@ -327,7 +327,7 @@ CHECKS: dict[str, Callable[[Trained], None]] = {
     "recordings": check_recordings,
     "episodes": check_episodes,
     "replay": check_replay,
-    TASKS: check_tasks,
+    SEVERAL: check_several,
 }
 
 
@@ -343,7 +343,7 @@ def test_hooks_are_called(column: str, train: Callable[..., Trained]) -> None:
     assert re.fullmatch(r"iteration [1-9]\d*, critic \d.*", note)
 
 
-def test_a_plan_of_complete_updates_is_refused_for_several_tasks(tmp_path: Path) -> None:
+def test_a_plan_of_complete_updates_is_refused_for_several_algorithms(tmp_path: Path) -> None:
     file = write_experiment(tmp_path, {"episodes"})
     model = tmp_path / "contract" / "model.py"
     model.write_text(model.read_text().replace("def make_model", "def make_other_model"))
@@ -358,7 +358,7 @@ def test_a_plan_of_complete_updates_is_refused_for_several_tasks(tmp_path: Path)
     )
     place = re.escape(find_line(tmp_path / "contract", "def plan"))
     with pytest.raises(
-        ConfigError, match=rf"{place}: plan is Episodes, the plan of one task.*define"
+        ConfigError, match=rf"{place}: plan is Episodes, the plan of one Algorithm.*define"
     ):
         relaax_like.train(file, get_options("serial", tmp_path))
 
@@ -376,7 +376,7 @@ def test_what_does_not_work_is_refused_with_file_and_line(
     column: str, feature: str, tmp_path: Path, train: Callable[..., Trained]
 ) -> None:
     # Recordings have what the rewards of their run had.
-    recorded = {"several rewards"} if column == "offline" and feature != TASKS else set()
+    recorded = {"several rewards"} if column == "offline" and feature != SEVERAL else set()
     file = write_experiment(tmp_path, {feature, *recorded})
     code, words = FEATURES[feature]
     wanted = f"{re.escape(find_line(tmp_path / 'contract', code))}: .*{words}"

@@ -26,14 +26,14 @@ class Agent(BaseAgent):
         super().__init__(config, parameter_server)
         client_id = getattr(parameter_server, "client_id", "")
         seed = derive_seed(config.seed, "agent", client_id)
-        self.task = CompiledAlgorithm(PolicyGradient(make_model(config, 0), config, seed))
+        self.compiled = CompiledAlgorithm(PolicyGradient(make_model(config, 0), config, seed))
         self._clear()
-        self.task.set_values(parameter_server.get_values())
+        self.compiled.set_values(parameter_server.get_values())
 
     def act(self, state: State) -> int:
         """Returns an action sampled from the policy; while the agent exploits, the best one."""
         observation = np.asarray(state, np.float32).ravel()
-        actions, _ = self.task.predict({"observation": observation[None]}, exploit=self.exploit)
+        actions, _ = self.compiled.predict({"observation": observation[None]}, exploit=self.exploit)
         action = int(actions["action"][0])
         self._observations.append(observation)
         self._actions.append(action)
@@ -70,14 +70,14 @@ class Agent(BaseAgent):
 
     def _learn(self) -> None:
         if self.exploit:
-            self.task.set_values(self.parameter_server.get_values())
+            self.compiled.set_values(self.parameter_server.get_values())
             return
         rewards = np.array(self._rewards, np.float64)
         returns = normalize(compute_discounted_returns(rewards, self.config.gamma))
         observations = np.array(self._observations)
         next_alive = np.ones((len(returns), 1), np.float32)
         next_alive[-1] = 0.0
-        gradients, costs = self.task.compute_gradients(
+        gradients, costs = self.compiled.compute_gradients(
             inputs={"observation": observations},
             next_inputs={"observation": np.roll(observations, -1, axis=0)},
             next_alive={"alive": next_alive},
@@ -85,7 +85,7 @@ class Agent(BaseAgent):
             actions={"action": np.array(self._actions)},
         )
         self.metrics().scalar("Optimizer/actor", costs["default"])
-        self.task.set_values(self.parameter_server.push_pull(gradients))
+        self.compiled.set_values(self.parameter_server.push_pull(gradients))
 
     def _clear(self) -> None:
         self._observations: list[np.ndarray] = []

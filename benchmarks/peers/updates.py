@@ -69,16 +69,16 @@ def make_ours(case: Case) -> Callable[[], Any]:
     )
     model = load_algorithm_module(folder, "model").make_model(config, 0)
     algorithm = load_algorithm_module(folder, "algorithm").make_algorithm(config, model, 0)
-    task = CompiledUpdates(algorithm, config.optimizers)
+    compiled = CompiledUpdates(algorithm, config.optimizers)
     iteration = draw(case)
     memory = {
         name: np.zeros((case.slots, *shape), np.float32)
-        for name, shape in task.state_shapes.items()
+        for name, shape in compiled.state_shapes.items()
     }
     plan = config.plan
 
     def update() -> None:
-        task.update(
+        compiled.update(
             Draw(
                 batch_size=plan.batch_size,
                 minibatch_of=plan.minibatch_of,

@@ -10,7 +10,7 @@ from relaax_like.addons.sampling.ppo_optim import PPOOptim
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.plan import OnPolicy
 from relaax_like.experience.buffer import Buffer
-from relaax_like.launch.learners import make_learning_task, require_plan
+from relaax_like.launch.learners import make_compiled_updates, require_plan
 from relaax_like.launch.local import ask_environment
 from relaax_like.launch.samplers import open_samplers
 
@@ -24,8 +24,8 @@ def main(iterations: int, where: str = "inline") -> list[float]:
     experiment, _ = ask_environment(load_experiment("ppo", sets))  # what it observes and does
     plan = require_plan(experiment)
     assert isinstance(plan, OnPolicy)
-    task, _ = make_learning_task(experiment)
-    optim = PPOOptim(task, plan, seed=1, max_traj_len=MAX_TRAJ_LEN)
+    compiled, _ = make_compiled_updates(experiment)
+    optim = PPOOptim(compiled, plan, seed=1, max_traj_len=MAX_TRAJ_LEN)
     means = []
     with open_samplers(experiment, 2, where) as samplers:
         trainer = PPO(samplers, optim)

@@ -76,7 +76,7 @@ class Agent(abc.ABC):
           reward: as in `reward_and_act`.
           state: the final state, if it is known; always known if `truncated`.
           truncated: the episode was cut off; it did not end in a terminal state.
-          success: whether the task was solved; None: unknown.
+          success: whether the problem was solved; None: unknown.
 
         Returns:
           The episode's score, or None when the training's budget is used up.

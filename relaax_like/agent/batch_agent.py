@@ -1,4 +1,4 @@
-"""BatchAgent: acts for one client's k slots, as arrays, with one or several ComputationTasks."""
+"""BatchAgent: acts for one client's k slots, as arrays, with one or several Algorithms."""
 
 import abc
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -14,14 +14,14 @@ from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, Execute
 from relaax_like.wire.spaces import OBSERVATION, split_masks
 
 Arrays = Mapping[str, np.ndarray]
-# Task -> name -> [k, ...].
+# Name of an Algorithm -> name -> [k, ...].
 States = Mapping[str, Arrays]
-# Yields requests to tasks, receives their predictions, and returns actions and next states.
+# Yields requests to Algorithms, receives their predictions, and returns actions and next states.
 Predicting = Generator[Request, Prediction, tuple[Arrays, States]]
 
 
 class BatchAgent(abc.ABC):
-    """Acts for k slots with one or several tasks, and makes them learn.
+    """Acts for k slots with one or several Algorithms, and makes them learn.
 
     Its owner calls `observe` with what happened, then, when the agent is not `waiting`, answers its
     requests until the agent returns its actions:
@@ -32,13 +32,13 @@ class BatchAgent(abc.ABC):
             actions = agent.take(predict(agent.request()))
 
     In this way, the requests of many agents can be answered in one call. `run` does the same for
-    one environment in this process. Three hooks determine what the tasks predict and store:
+    one environment in this process. Three hooks determine what the Algorithms predict and store:
     `_get_init_states`, `_cts_predict` and `_cts_store_data`.
 
     Attributes:
-      main_task: the task that stores every step. It alone counts the environment's steps and
-        reports the episodes. Set by the class; None: the first one.
-      helpers: task -> its helper.
+      main_algorithm: the Algorithm that stores every step. It alone counts the environment's steps
+        and reports the episodes. Set by the class; None: the first one.
+      helpers: name of an Algorithm -> its helper.
       config: the algorithm's `Config`, if the agent has one.
       learning: if False, the agent stores and learns nothing, and chooses the best actions.
       exploit: whether to choose the best actions. Set by the owner; at first, not `learning`.
@@ -53,7 +53,7 @@ class BatchAgent(abc.ABC):
       reward_shaping_f: applied to `[k, r]` rewards before they are stored.
     """
 
-    main_task: str | None = None
+    main_algorithm: str | None = None
     observation_history: int = 1
 
     def __init__(
@@ -69,7 +69,7 @@ class BatchAgent(abc.ABC):
         self.config = config
         self.learning = learning
         self.exploit = not learning
-        self._main = self.helpers[self.main_task or next(iter(self.helpers))]
+        self._main = self.helpers[self.main_algorithm or next(iter(self.helpers))]
         self._ranks = make_ranks(self._main.client, slots)
         for helper in self.helpers.values():
             helper.counts_steps = helper is self._main
@@ -84,14 +84,14 @@ class BatchAgent(abc.ABC):
         self._absent: np.ndarray | None = None
         self._executed: Executed | None = None
         self._absent_next: np.ndarray | None = None
-        # The request to each task in the current step, and the prediction.
+        # The request to each Algorithm in the current step, and the prediction.
         self._asked: dict[str, tuple[Request, Prediction]] = {}
         self._predicting: Predicting | None = None
         self._request: Request | None = None
 
     @property
     def waiting(self) -> bool:
-        """Whether a task has so much experience to learn from that the agent should pause."""
+        """Whether an Algorithm has so much experience to learn from that the agent should pause."""
         for helper in self._storing:  # noqa: SIM110 - used in each step: faster than `any`
             if helper.waiting:
                 return True
@@ -120,12 +120,12 @@ class BatchAgent(abc.ABC):
 
     @property
     def discarded_steps(self) -> int:
-        """Number of environment steps in the main task's discarded rollouts."""
+        """Number of environment steps in the main Algorithm's discarded rollouts."""
         return sum(helper.discarded_steps for helper in self._storing if helper.counts_steps)
 
     @property
     def unfinished_steps(self) -> int:
-        """Number of environment steps in the main task's unfinished rollout."""
+        """Number of environment steps in the main Algorithm's unfinished rollout."""
         return sum(helper.unfinished_steps for helper in self._storing if helper.counts_steps)
 
     def metrics(self) -> Metrics:
@@ -135,9 +135,9 @@ class BatchAgent(abc.ABC):
     # The hooks.
 
     def _get_init_states(self) -> States:
-        """Returns the memory at the start of an episode: task -> name -> `[k, ...]`; zeros.
+        """Returns the memory at the start of an episode: Algorithm -> name -> `[k, ...]`; zeros.
 
-        Entries other than those of the tasks are memory of the agent itself.
+        Entries other than those of the Algorithms are memory of the agent itself.
         """
         return {name: helper.make_init_states() for name, helper in self.helpers.items()}
 
@@ -145,13 +145,13 @@ class BatchAgent(abc.ABC):
     def _cts_predict(self, observations: Arrays, states: States) -> Predicting:
         """Requests predictions, and returns the actions that they lead to.
 
-        A request is made with `prediction = yield self._ask(task, inputs, states[task])`. Not every
+        A request is made with `prediction = yield self._ask(name, inputs, states[name])`. Not every
         call leads to a step: what must be remembered belongs in the returned memory, which is reset
         in slots whose episode ended.
 
         Args:
           observations: name -> `[k, ...]`.
-          states: task -> name -> `[k, ...]`, the memory before this step.
+          states: Algorithm -> name -> `[k, ...]`, the memory before this step.
 
         Returns:
           Actions for the environment, name -> `[k, ...]`; and the memory after this step.
@@ -165,13 +165,13 @@ class BatchAgent(abc.ABC):
         next_observations: Arrays,
         final_observations: Arrays | None,
     ) -> None:
-        """Stores a step; by default, in each task that was asked, with the same reward.
+        """Stores a step; by default, in each Algorithm that was asked, with the same reward.
 
-        To store fewer or other steps in a task, call `add_actions` and `add_outcome` of its helper,
-        at any time but always alternately.
+        To store fewer or other steps for an Algorithm, call `add_actions` and `add_outcome` of its
+        helper, at any time but always alternately.
 
         Args:
-          asked: task -> its request in this step, and the prediction.
+          asked: Algorithm -> its request in this step, and the prediction.
           rewards: `[k, r]`, shaped.
           next_alive: `[k]`: 1 alive, 0 terminated, -1 truncated.
           next_observations: name -> `[k, ...]`; where an episode ended, the next one's first.
@@ -204,20 +204,20 @@ class BatchAgent(abc.ABC):
         names = (name for name, x in joined.items() if x is self._observations.get(name))
         return dict.fromkeys(names, number)
 
-    def _split(self, task: str) -> list[OnlineHelper]:
-        """Makes a helper for each slot, `[1, ...]`, for a task whose slots store different steps.
+    def _split(self, name: str) -> list[OnlineHelper]:
+        """Makes a helper for each slot, `[1, ...]`, if its slots store different steps.
 
         Call it once, in the constructor, and use the helpers in `_cts_store_data` instead of the
-        task's common helper.
+        Algorithm's common helper.
         """
-        helpers = self.helpers[task].split()
-        self._storing.remove(self.helpers[task])
+        helpers = self.helpers[name].split()
+        self._storing.remove(self.helpers[name])
         self._storing += helpers
         return helpers
 
-    def _ask(self, task: str, inputs: Arrays, states: Arrays) -> Request:
+    def _ask(self, name: str, inputs: Arrays, states: Arrays) -> Request:
         """Returns the request to yield in `_cts_predict`."""
-        return Request(inputs, states, self.exploit, task, self._ranks, self.learning)
+        return Request(inputs, states, self.exploit, name, self._ranks, self.learning)
 
     # What the owner calls.
 
@@ -284,11 +284,11 @@ class BatchAgent(abc.ABC):
         """Receives the prediction for `request`.
 
         Returns:
-          The actions, name -> [k, ...]; None if another task must be asked first.
+          The actions, name -> [k, ...]; None if another Algorithm must be asked first.
         """
         assert self._predicting is not None
         assert self._request is not None
-        self._asked[self._request.task] = (self._request, prediction)
+        self._asked[self._request.algorithm] = (self._request, prediction)
         try:
             self._request = self._predicting.send(prediction)
         except StopIteration as end:
@@ -313,7 +313,7 @@ class BatchAgent(abc.ABC):
         assert self._request is None, "a request waits for its answer"
         return {
             "observations": dict(self._observations),
-            "states": {task: dict(arrays) for task, arrays in self._states.items()},
+            "states": {name: dict(arrays) for name, arrays in self._states.items()},
             "helpers": [helper.take_state() for helper in self._storing],
         }
 
@@ -409,7 +409,7 @@ class BatchAgent(abc.ABC):
         actions = None
         while actions is None:
             request = self.request()
-            actions = self.take(self.helpers[request.task].answer(request))
+            actions = self.take(self.helpers[request.algorithm].answer(request))
         rows = {name: array[0] for name, array in actions.items()}
         return rows if len(rows) > 1 else next(iter(rows.values()))
 
@@ -422,7 +422,7 @@ class BatchAgent(abc.ABC):
         request = next(predicting)
         while True:
             try:
-                request = predicting.send(self.helpers[request.task].answer(request))
+                request = predicting.send(self.helpers[request.algorithm].answer(request))
             except StopIteration:
                 return
 
@@ -437,14 +437,14 @@ class BatchAgent(abc.ABC):
 
 
 class SimpleRLAgent(BatchAgent):
-    """An agent that maps observations to actions by one task: `RL`, or the first of several.
+    """An agent that maps observations to actions by one Algorithm: `RL`, or the first of several.
 
-    Several tasks must have the same Model; all of them store each step.
+    Several Algorithms must have the same Model; all of them store each step.
     """
 
     def _cts_predict(self, observations: Arrays, states: States) -> Predicting:
-        task = next(iter(self.helpers))
-        prediction = yield self._ask(task, observations, states[task])
+        name = next(iter(self.helpers))
+        prediction = yield self._ask(name, observations, states[name])
         return prediction.actions, dict.fromkeys(self.helpers, prediction.next_states)
 
     def request(self) -> Request:
@@ -452,8 +452,8 @@ class SimpleRLAgent(BatchAgent):
         if type(self)._cts_predict is not SimpleRLAgent._cts_predict:
             return super().request()
         if self._request is None:
-            task = next(iter(self.helpers))
-            self._request = self._ask(task, self._observations, self._states[task])
+            name = next(iter(self.helpers))
+            self._request = self._ask(name, self._observations, self._states[name])
         return self._request
 
     def take(self, prediction: Prediction) -> Arrays | None:
@@ -491,11 +491,11 @@ def _to_rows(observation: Any) -> dict[str, np.ndarray]:
 def _choose_rows(slots: np.ndarray, those: States, others: States) -> States:
     """Returns arrays with the rows of `slots` from `those`, and everything else from `others`."""
     return {
-        task: {
-            name: np.where(_widen(slots, array.ndim), those[task][name], array)
-            for name, array in arrays.items()
+        name: {
+            key: np.where(_widen(slots, array.ndim), those[name][key], array)
+            for key, array in arrays.items()
         }
-        for task, arrays in others.items()
+        for name, arrays in others.items()
     }
 
 

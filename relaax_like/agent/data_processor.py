@@ -41,7 +41,7 @@ class ComputationDataProcessor:
 
     Args:
       actor: computes actions.
-      learner: of the task.
+      learner: of the Algorithm.
       metrics: the recorder.
       name: part of its agents' ids; unique among the processors of the run that learn.
 
@@ -172,9 +172,9 @@ class ComputationDataProcessor:
           episodes: those that ended during the rollout.
           on_done: called when the agent can continue (see `LearnerUpdate`), after newer values, if
             any, have taken effect; from another thread, unless the learner has no thread.
-          env_steps: number of environment steps to count with the rollout: 0 if another task counts
-            the agent's steps, more than its own if rollouts were discarded before it; None: its
-            own.
+          env_steps: number of environment steps to count with the rollout: 0 if another Algorithm
+            counts the agent's steps, more than its own if rollouts were discarded before it; None:
+            its own.
           agent: name of the agent that played it.
           is_urgent: whether the agent cannot wait; see `LearnRequest`.
 

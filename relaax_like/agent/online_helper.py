@@ -38,7 +38,7 @@ _NO_PLAN = Plan()
 
 
 class OnlineHelper:
-    """Requests actions from one task, and submits each complete rollout once.
+    """Requests actions from one Algorithm, and submits each complete rollout once.
 
     While a rollout is being learned from, the agent can act for `ahead` more rollouts. Then it must
     wait until the learner has acknowledged one, however long that takes if the learner keeps
@@ -62,14 +62,14 @@ class OnlineHelper:
       overridden: what happens to steps whose action was overridden; see `OnPolicy`.
       on_learned: called when the learner has answered a rollout; see `on_done` of
         `ComputationDataProcessor.submit`. Set by the owner.
-      counts_steps: whether the steps of this task's rollouts are counted. True unless another task
+      counts_steps: whether the steps of its rollouts are counted. True unless another Algorithm
         of the `BatchAgent` counts them.
 
     Args:
-      processor: of the task; predicts and learns.
+      processor: of the Algorithm; predicts and learns.
       slots: k.
       steps: T.
-      plan: of the task.
+      plan: of the Algorithm.
       ahead: number of rollouts that can be in progress while the agent acts. 0: each is answered
         before the next action, which a repeatable serial run needs.
       max_wait_sec: longest time that the agent waits until a rollout has been learned from. None:
@@ -158,7 +158,7 @@ class OnlineHelper:
     def split(self) -> list["OnlineHelper"]:
         """Returns a helper for each slot, to be used for storing instead of this one.
 
-        For a task whose slots do not all store the same steps; see `BatchAgent._split`.
+        For an Algorithm whose slots do not all store the same steps; see `BatchAgent._split`.
         """
         return [self._make_for_slot() for _ in range(self._slots)]
 
@@ -170,7 +170,7 @@ class OnlineHelper:
                 self._progress.wait(0.1)
 
     def answer(self, request: Request) -> Prediction:
-        """Returns the task's prediction for one request, `[k, ...]`, immediately.
+        """Returns the Algorithm's prediction for one request, `[k, ...]`, immediately.
 
         Raises:
           RelaaxError: see `ComputationDataProcessor.predict`.

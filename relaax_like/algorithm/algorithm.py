@@ -88,7 +88,7 @@ class Algorithm:
         return {}
 
     def learn(self, batch: Batch) -> Losses:
-        """Returns the costs of a minibatch. Optional: not every task learns.
+        """Returns the costs of a minibatch. Optional: not every Algorithm learns.
 
         Each variable group that is not `frozen` needs a cost; a cost only trains the group of its
         name.

@@ -31,8 +31,8 @@ class FlareAlgorithm(Algorithm):
     steps of a plan `Replay`, 1). A cost with a variable group's name only trains that group; the
     sum of all others trains all groups.
 
-    `predict` and `exploit` can be overridden if the agent has its own `CompiledAlgorithm`; otherwise
-    an override is refused, because agents then act with `Model.policy`.
+    `predict` and `exploit` can be overridden if the agent has its own `CompiledAlgorithm`;
+    otherwise an override is refused, because agents then act with `Model.policy`.
     """
 
     def predict(self, inputs: Tensors, states: Tensors) -> tuple[Tensors, Tensors]:

@@ -38,7 +38,7 @@ class TracedSettings:
 
     Args:
       config: of the algorithm.
-      plan: of the task; None: no plan, and the discount is 1.
+      plan: of the Algorithm; None: no plan, and the discount is 1.
     """
 
     def __init__(self, config: Any, plan: Plan | None):

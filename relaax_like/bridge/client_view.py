@@ -1,4 +1,4 @@
-"""ClientView: the parameter server as one of several tasks, or one that only plays, sees it."""
+"""ClientView: the parameter server as one of several Algorithms sees it, or one that only plays."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -14,25 +14,25 @@ from relaax_like.wire.errors import InvalidInputError
 
 
 class ClientView(ParameterServerClient):
-    """Wraps a client: values and gradients are those of one task, in the task's own order.
+    """Wraps a client: values and gradients are those of one Algorithm, in its own order.
 
-    A push names the task's variable groups, so that it changes neither the variables of other tasks
-    nor their optimizers' state. A pull transfers the complete vector.
+    A push names the Algorithm's variable groups, so that it changes neither the variables of other
+    Algorithms nor their optimizers' state. A pull transfers the complete vector.
 
         client = ClientView(stub, ["goal/W", "goal/b"])
         w, b = client.push_pull([gradient_of_w, gradient_of_b])
 
     Args:
-      client: client of the run; used only by this task, and closed by `close`.
-      names: names of the task's variables in the run's manifest, in the task's order: trainable
-        variables, then all others. None: all variables, in the manifest's order.
-      statistics: the task's name of a running statistic -> its name in the run.
+      client: client of the run; used only by this Algorithm, and closed by `close`.
+      names: names of the Algorithm's variables in the run's manifest, in the Algorithm's order:
+        trainable variables, then all others. None: all variables, in the manifest's order.
+      statistics: the Algorithm's name of a running statistic -> its name in the run.
       is_read_only: pulls are passed on; pushes, counts and points of curves are dropped. Playing
         continues after the training has ended, so `finished` is "", and no budget is ever used up.
 
     Raises:
-      InvalidInputError: the run has no such variable, or a variable group of the task also contains
-        other variables.
+      InvalidInputError: the run has no such variable, or a variable group of the Algorithm also
+        contains other variables.
     """
 
     def __init__(
@@ -63,16 +63,16 @@ class ClientView(ParameterServerClient):
         for segment in client.manifest.select_groups(groups).trainable if own else ():
             if segment.name not in own_names:
                 raise InvalidInputError(
-                    f"{segment.name}: in the same variable group as the task's {own[0].name}, "
-                    "but not a variable of the task, so that a gradient would change it; "
-                    "start the run from initial values that give each task its own groups"
+                    f"{segment.name}: in the same variable group as the Algorithm's {own[0].name}, "
+                    "but not a variable of the Algorithm, so that a gradient would change it; "
+                    "start the run from initial values that give each Algorithm its own groups"
                 )
         # Groups of a push -> their names in the run, and the source of each of its arrays.
         self._layouts: dict[tuple[str, ...], tuple[tuple[str, ...], list[int]]] = {}
 
     @property
     def manifest(self) -> Manifest:
-        """The layout of the complete run, including other tasks."""
+        """The layout of the complete run, including other Algorithms."""
         return self._client.manifest
 
     @property
@@ -100,17 +100,17 @@ class ClientView(ParameterServerClient):
             self._client.add_episodes(reports)
 
     def add_statistics(self, name: str, moments: Moments) -> None:
-        """Adds rows to a running statistic of the task; see `ParameterServerClient`."""
+        """Adds rows to a running statistic of the Algorithm; see `ParameterServerClient`."""
         if not self._is_read_only:
             self._client.add_statistics(self._statistics.get(name, name), moments)
 
     def apply_gradients(self, gradients: Sequence[np.ndarray], groups: Sequence[str] = ()) -> None:
-        """Pushes one gradient of the task's variables, or of its variable groups `groups`."""
+        """Pushes one gradient of the Algorithm's variables, or of its variable groups `groups`."""
         if not self._is_read_only:
             self._client.apply_gradients(*self._arrange(gradients, groups))
 
     def get_values(self) -> list[np.ndarray]:
-        """Pulls the newest values of the task's variables."""
+        """Pulls the newest values of the Algorithm's variables."""
         return self._select(self._client.get_values())
 
     def push_pull(
@@ -143,24 +143,24 @@ class ClientView(ParameterServerClient):
             where = f" in groups {', '.join(chosen)}" if chosen else ""
             raise InvalidInputError(
                 f"gradients: received {len(gradients)}, expected {len(order)}: one for each "
-                f"trainable variable of the task{where}"
+                f"trainable variable of the Algorithm{where}"
             )
         return [gradients[index] for index in order], run_groups
 
     def _find_layout(self, groups: tuple[str, ...]) -> tuple[tuple[str, ...], list[int]]:
         """Returns the groups' names in the run, and the source of each array of a push.
 
-        In the run, a group's name is prefixed with the names of the tasks that have it.
+        In the run, a group's name is prefixed with the names of the Algorithms that have it.
 
         Raises:
-          InvalidInputError: the task has no such group.
+          InvalidInputError: the Algorithm has no such group.
         """
         known = dict.fromkeys(segment.group.partition("/")[2] for segment in self._own)
         for name in groups:
             if name not in known:
                 cure = "name one of them, or leave" if known else "leave"
                 raise InvalidInputError(
-                    f"groups: unknown variable group {name[:60]!r}; this task has "
+                    f"groups: unknown variable group {name[:60]!r}; this Algorithm has "
                     f"{', '.join(known) or 'no groups'}; {cure} groups empty for all"
                 )
         own = [

@@ -56,18 +56,19 @@ class CollectStream:
     Args:
       call: the call that carries the messages; cancelled when the stream is closed.
       manifest: of the values.
-      client_id: unique in the run; for a child of this process, the name of the task.
-      task: task of the experience; "": the only one, or `client_id` names it.
+      client_id: unique in the run; for a child of this process, the name of the Algorithm.
+      algorithm: name of the Algorithm that learns from it; "": the only one, or `client_id` names
+        it.
 
     Attributes:
       manifest: as the argument.
     """
 
-    def __init__(self, call: Call, manifest: Manifest, client_id: str, task: str = ""):
+    def __init__(self, call: Call, manifest: Manifest, client_id: str, algorithm: str = ""):
         self.manifest = manifest
         self._call = call
         self._client_id = client_id
-        self._task = task
+        self._algorithm = algorithm
         self._pool = BufferPool(manifest.total_bytes)
         self._ranges: messages.Ranges = ()
 
@@ -94,7 +95,7 @@ class CollectStream:
         header = experience_pb2.ExperienceHeader(
             format=FORMAT,
             client_id=self._client_id,
-            task=self._task,
+            algorithm=self._algorithm,
             incarnation=incarnation,
             have_version=have_version,
             have_epoch=have_epoch,
@@ -131,7 +132,7 @@ class CollectStream:
 
         Raises:
           ServerUnavailableError: the connection broke, or the learner ended the stream.
-          LeasedError: the run does not learn in its parameter server, or has no such task.
+          LeasedError: the run does not learn in its parameter server, or has no such Algorithm.
           InvalidInputError: experience was refused, see `ExperienceSink.add`; or a message that was
             sent, or a received one, is malformed.
           NotAllowedError: an agent's token is required.

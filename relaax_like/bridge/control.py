@@ -164,14 +164,14 @@ class Link(Closing):
         )
 
     def collect_stream(
-        self, client_id: str, timeout_sec: float | None = None, task: str = ""
+        self, client_id: str, timeout_sec: float | None = None, algorithm: str = ""
     ) -> CollectStream:
         """Returns a stream of experience to the server; waits for the server first.
 
         Args:
           client_id: unique in the run.
           timeout_sec: see `wait`.
-          task: task of the experience; "": the only one.
+          algorithm: name of the Algorithm that learns from it; "": the only one.
 
         Raises:
           ServerUnavailableError: the server was not available in time, or this link is closed.
@@ -182,7 +182,7 @@ class Link(Closing):
         call = GrpcCall(
             self._channel, frames.EXPERIENCE, "Collect", read, self.address, self._server
         )
-        return CollectStream(call, manifest, client_id, task)
+        return CollectStream(call, manifest, client_id, algorithm)
 
     def publisher_stub(self) -> PublisherStub:
         """Returns the calls of a learner in a process of its own; does not wait for the server."""
@@ -330,8 +330,8 @@ class BridgeControl:
           backend: the parameter server; served over our own protocol and the tutorial's four calls,
             with health checks, and, if it records metrics, with the metrics service.
           security: what clients must present; None: nothing, and no TLS.
-          experience: sink of experience, if the run learns in the server; with several tasks, task
-            -> sink; None: the run does not learn in the server.
+          experience: sink of experience, if the run learns in the server; with several Algorithms,
+            name -> sink; None: the run does not learn in the server.
           propose: answers proposals of spaces; None: proposals are not accepted.
           publisher: grants the lease to a learner in another process; None: the run has no such
             learner.

@@ -146,7 +146,7 @@ def to_exception(error: grpc.RpcError, address: str, server: str = PARAMETER_SER
 
     Returns:
       InvalidInputError: the server refused the request as invalid.
-      LeasedError: the run learns in another place, with another learner or with other tasks.
+      LeasedError: the run learns in another place, with another learner or with other Algorithms.
       NotAllowedError: the token, or its role, is not sufficient.
       NoAnswerError: the server could not be reached, or does not speak gRPC.
       ServerUnavailableError: no answer in time, or the server is not ready or too busy.

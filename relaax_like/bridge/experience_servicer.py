@@ -21,8 +21,8 @@ from relaax_like.wire.errors import InvalidInputError, LeasedError
 _HEARTBEAT_SEC = 1.0
 # The same once the training has finished: the server ends as soon as its streams do.
 _FINISHED_SEC = 0.05
-# Task name in streams if the algorithm has one task.
-_ONLY_TASK = ""
+# Name in streams if there is only one Algorithm.
+_UNNAMED = ""
 _MAX_CLIENT_ID = 200
 _RECEIVING_BYTES = 256 * 1024 * 1024
 
@@ -32,8 +32,8 @@ class ExperienceServicer:
 
     Args:
       backend: provides the values.
-      sink: receives experience; with several tasks, task -> sink; None: this run does not learn in
-        this process.
+      sink: receives experience; with several Algorithms, name -> sink; None: this run does not
+        learn in this process.
     """
 
     service = frames.EXPERIENCE
@@ -45,7 +45,7 @@ class ExperienceServicer:
         sink: ExperienceSink | Mapping[str, ExperienceSink] | None,
     ):
         self._backend = backend
-        self._sinks = sink if sink is None or isinstance(sink, Mapping) else {_ONLY_TASK: sink}
+        self._sinks = sink if sink is None or isinstance(sink, Mapping) else {_UNNAMED: sink}
         self._receiving = ReceiveBudget(_RECEIVING_BYTES)
 
     def Collect(
@@ -57,7 +57,7 @@ class ExperienceServicer:
             first = frames.get_header(next(request_iterator, None), "experience")
             _validate_first(first)
             epoch = self._backend.pull(first.client_id).epoch
-            sink = _find_sink(sinks, first.task)
+            sink = _find_sink(sinks, first.algorithm)
             ranges = messages.messages_to_ranges(first.ranges, self._backend.manifest)
             stream = _Stream(sink, self._receiving, first, request_iterator, context)
             have = first.have_version if first.have_epoch == epoch else None
@@ -90,9 +90,9 @@ class ExperienceServicer:
             ended = stream.ended
             # In this order: agents that are released act with values that are at least as new.
             progress = sink.wait(name, incarnation, seen, -1, 0.0)
-            own_version = sink.version if first.task else None
+            own_version = sink.version if first.algorithm else None
             reply = self._backend.pull(name, have)
-            if first.task:
+            if first.algorithm:
                 # The run's version while the learner is being loaded.
                 version = reply.version if own_version is None else own_version
                 reply = _replace_version(reply, version, have)
@@ -127,28 +127,27 @@ def _validate_first(first: experience_pb2.ExperienceHeader) -> None:
     errors.validate_text("client_id", first.client_id, _MAX_CLIENT_ID)
 
 
-def _find_sink(sinks: Mapping[str, ExperienceSink], task: str) -> ExperienceSink:
-    """Returns the sink of a task's experience.
+def _find_sink(sinks: Mapping[str, ExperienceSink], name: str) -> ExperienceSink:
+    """Returns the sink of an Algorithm's experience.
 
     Raises:
-      LeasedError: there is no such task; the error lists the tasks.
+      LeasedError: there is no such Algorithm; the error lists the Algorithms.
     """
-    if task in sinks:
-        return sinks[task]
-    came = f"for task {task[:60]!r}" if task else "without a task"
-    has = "one task, which is not named" if _ONLY_TASK in sinks else f"the tasks {', '.join(sinks)}"
+    if name in sinks:
+        return sinks[name]
+    came = f"for the Algorithm {name[:60]!r}" if name else "without a name"
+    has = "one, without a name" if _UNNAMED in sinks else f"the Algorithms {', '.join(sinks)}"
     raise LeasedError(
-        f"experience: {came}, but the algorithm of this run has {has}; use the same algorithm "
-        "folder on both sides"
+        f"experience: {came}, but this run has {has}; use the same algorithm folder on both sides"
     )
 
 
 def _replace_version(reply: Reply, version: int, have: int | None) -> Reply:
-    """Returns a reply for one of several tasks, without values if only other tasks published.
+    """Returns a reply for one of several Algorithms, without values if only others published.
 
     Args:
       reply: with the version of the run.
-      version: of the task's newest values, at most that of the run.
+      version: of the Algorithm's newest values, at most that of the run.
       have: version of the values that the client has; None: it has none.
     """
     values = None if have is not None and version <= have else reply.values

@@ -13,7 +13,7 @@ from rich.table import Table
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.manifest import TRAINABLE
-from relaax_like.core.prediction import TASK
+from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.launch.algorithm_code import get_make_algorithms, load_model_module, make_model
 from relaax_like.learn.training_error import (
     count_leading_axes,
@@ -55,9 +55,9 @@ def show_diagnosis(path: Path) -> int:
     """
     arrays = load_training_error(path)
     found = find_not_finite(arrays)
-    task = str(arrays.get("task", TASK))
-    if task != TASK:
-        print(f"task {task}")
+    name = str(arrays.get("task", ONLY_NAME))
+    if name != ONLY_NAME:
+        print(f"algorithm {name}")
     print(f"after {int(arrays['updates']):,} updates and {int(arrays['global_t']):,} steps")
     for name, array in arrays.items():
         if name.startswith("cost/"):
@@ -205,22 +205,22 @@ def compute_gradient_norms(
     with without_native_stderr():
         from relaax_like.learn.gradients import CompiledGradients
 
-        name = str(arrays.get("task", TASK))
+        name = str(arrays.get("task", ONLY_NAME))
         module = load_algorithm_module(folder_of_code, "algorithm")
         if load_model_module(experiment) is not None:
             model = make_model(experiment)
             algorithm = module.make_algorithm(config, model, config.seed)
         else:
             algorithm = get_make_algorithms(module)(config, config.seed)[name]
-        task = CompiledGradients(algorithm, clips=False, task=name)
-        variables = task.get_variables()
-        task.set_values([arrays[f"value/{variable.name}"] for variable in variables])
+        compiled = CompiledGradients(algorithm, clips=False, name=name)
+        variables = compiled.get_variables()
+        compiled.set_values([arrays[f"value/{variable.name}"] for variable in variables])
         # The next update is one in which all phases are due.
-        task.num_gradients = math.lcm(*(phase.every for phase in algorithm.phases)) - 1
+        compiled.num_gradients = math.lcm(*(phase.every for phase in algorithm.phases)) - 1
         trained = [variable for variable in variables if variable.kind == TRAINABLE]
         norms: dict[str, float] = {}
         costs: dict[str, float] = {}
-        for gradient in task.compute_updates(
+        for gradient in compiled.compute_updates(
             **_unpack_batch(arrays), global_t=int(arrays["global_t"])
         ):
             names = [v.name for v in trained if v.group in (gradient.groups or (v.group,))]

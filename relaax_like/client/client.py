@@ -607,7 +607,7 @@ class RlxClient(Closing):
             is estimated from it. Also required with `algorithm.hindsight` of the server, for the
             goal that was achieved with the last step.
           truncated: True when the episode was cut off (a time limit), False when it terminated.
-          success: whether the task was solved, if the environment reports it.
+          success: whether the problem was solved, if the environment reports it.
           executed: as in `reward_and_act`.
 
         Returns:

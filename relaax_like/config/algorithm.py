@@ -23,7 +23,7 @@ class AlgorithmConfig(Settings):
     Do not import TensorFlow in `config.py`: the parameter server loads it, too.
 
     A field or property `plan` defines how experience is used (`config.plan`), or how each of
-    several tasks uses it. Without a plan, agents learn by themselves, or a learner beside them
+    several Algorithms uses it. Without a plan, agents learn by themselves, or a learner beside them
     pushes one gradient per batch.
     """
 

@@ -57,7 +57,7 @@ def find_learner_contradictions(
         )
     if learner.offline is not None and not (isinstance(plan, Plan) and plan.offline):
         if isinstance(plan, Mapping):
-            kind = "by task, but a recording has the rollouts of one task"
+            kind = "by name, but a recording has the rollouts of one Algorithm"
         which = "" if plan is None else f" ({place}: plan is {kind})"
         yield (
             (LEARNER, "offline"),
@@ -140,19 +140,19 @@ def _rule_keys(
 
 
 def find_plan_mistakes(plan: Any) -> Iterator[str]:
-    """Yields what is wrong with something that is no plan, or with plans by task."""
+    """Yields what is wrong with something that is no plan, or with plans by name."""
     if not isinstance(plan, Mapping):
         yield (
             f"plan is {plan!r:.200}; expected OnPolicy, Episodes, Offline or Replay of "
-            "relaax_like.config.plan, a mapping from task to plan, or None"
+            "relaax_like.config.plan, a mapping from name to plan, or None"
         )
         return
     if not plan:
-        yield "plan is an empty mapping; add a plan for each task"
-    for task, one in plan.items():
+        yield "plan is an empty mapping; add a plan for each Algorithm"
+    for name, one in plan.items():
         if not isinstance(one, Plan) or isinstance(one, Offline):
             yield (
-                f"the plan of task {task!r} is {type(one).__name__}, but with several tasks each "
+                f"the plan of {name!r} is {type(one).__name__}, but with several Algorithms each "
                 "learns from its agents; expected OnPolicy, Episodes or Replay"
             )
 

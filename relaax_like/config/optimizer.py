@@ -147,8 +147,8 @@ def choose_optimizer(group: str, optimizers: Container[str]) -> str:
     """Returns the name under which the optimizer of a variable group is configured, or "".
 
     Args:
-      group: as in the run's manifest. For `TASK/NAME`, the optimizer of this group is chosen, else
-        that of `NAME`, else `default`.
+      group: as in the run's manifest. For `ALGORITHM/NAME`, the optimizer of this group is chosen,
+        else that of `NAME`, else `default`.
       optimizers: names of the configured optimizers.
     """
     _, slash, own = group.partition("/")

@@ -10,7 +10,7 @@ one gradient per batch.
 | `Offline` | recordings |
 | `Replay` | minibatches drawn from a table of past steps |
 
-An algorithm of several tasks can declare a plan for each: a mapping from task to plan.
+A folder with several Algorithms can declare a plan for each: a mapping from name to plan.
 """
 
 import inspect
@@ -437,7 +437,7 @@ def get_plan(config: Any) -> Plan | Mapping[str, Plan] | None:
     """Returns an algorithm's plan.
 
     Returns:
-      A plan for the only task or for all tasks; a mapping from task to plan; or None: the
+      A plan for the only Algorithm or for all; a mapping from name to plan; or None: the
       algorithm's agents learn by themselves, or their learner, which is beside them, needs no plan.
 
     Raises:
@@ -448,40 +448,40 @@ def get_plan(config: Any) -> Plan | Mapping[str, Plan] | None:
     return cast("Plan | Mapping[str, Plan] | None", config.plan) if has_plan else None
 
 
-def get_own_plan(config: Any, task: str) -> Plan | None:
-    """Returns the plan of one task; None: the config declares none.
+def get_own_plan(config: Any, name: str) -> Plan | None:
+    """Returns the plan of one Algorithm; None: the config declares none.
 
     Args:
       config: the algorithm's.
-      task: its name; without a mapping, all tasks have the same plan.
+      name: of the Algorithm; without a mapping, all Algorithms have the same plan.
 
     Raises:
-      ConfigError: the config has plans by task, but none for this one; the error names the line.
+      ConfigError: the config has plans by name, but none for this one; the error names the line.
       Exception: see `get_plan`.
     """
     plan = get_plan(config)
     if not isinstance(plan, Mapping):
         return plan
-    if task not in plan:
+    if name not in plan:
         raise ConfigError(
-            f"{describe_place(type(config), 'plan')}: no plan for task {task!r}, only for "
+            f"{describe_place(type(config), 'plan')}: no plan for the Algorithm {name!r}, only for "
             f"{', '.join(map(str, plan))}; add one"
         )
-    return plan[task]
+    return plan[name]
 
 
 def name_plan(plan: Plan | Mapping[str, Plan] | None) -> str | dict[str, str] | None:
-    """Returns the name of a plan's type; for several plans, task -> name; None without a plan."""
+    """Returns the name of a plan's type; for several plans, a mapping; None without a plan."""
     if isinstance(plan, Mapping):
-        return {task: type(one).__name__ for task, one in plan.items()}
+        return {name: type(one).__name__ for name, one in plan.items()}
     return None if plan is None else type(plan).__name__
 
 
 def find_placement(plan: Plan | Mapping[str, Plan] | None) -> Placement:
     """Returns where a learner runs if the settings do not define it.
 
-    It runs in the server if the iterations of any task have a fixed size, or if a table holds what
-    all agents play. Otherwise it runs beside the agents.
+    It runs in the server if the iterations of any Algorithm have a fixed size, or if a table holds
+    what all agents play. Otherwise it runs beside the agents.
 
     Args:
       plan: as from `get_plan`.
@@ -490,29 +490,29 @@ def find_placement(plan: Plan | Mapping[str, Plan] | None) -> Placement:
 
 
 def list_plans(plan: Plan | Mapping[str, Plan] | None) -> list[Plan]:
-    """Returns the plans of all tasks; []: there is none."""
+    """Returns the plans of all Algorithms; []: there is none."""
     if isinstance(plan, Mapping):
         return list(plan.values())
     return [] if plan is None else [plan]
 
 
-def get_rollout_steps(config: Any, task: str) -> int:
-    """Returns the number of steps that an agent sends at once for a task.
+def get_rollout_steps(config: Any, name: str) -> int:
+    """Returns the number of steps that an agent sends at once for an Algorithm.
 
     Raises:
-      ConfigError: the config has plans or numbers by task, but none for this task.
+      ConfigError: the config has plans or numbers by name, but none for this one.
       Exception: see `get_plan`.
     """
-    plan = get_own_plan(config, task)
+    plan = get_own_plan(config, name)
     steps = config.rollout_steps if plan is None else plan.rollout_steps
     if not isinstance(steps, Mapping):
         return steps
-    if task not in steps:
+    if name not in steps:
         raise ConfigError(
-            f"algorithm.rollout_steps: no number for task {task!r}, only for "
+            f"algorithm.rollout_steps: no number for the Algorithm {name!r}, only for "
             f"{', '.join(map(str, steps))}; add one"
         )
-    return steps[task]
+    return steps[name]
 
 
 def _validate_least(plan: Plan, **numbers: int) -> None:

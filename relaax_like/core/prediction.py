@@ -7,20 +7,20 @@ from typing import NamedTuple
 import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
-# The CompiledAlgorithm of agents that have only one.
-TASK = "RL"
+# Name of the Algorithm of a folder that has only one.
+ONLY_NAME = "RL"
 # Entry of an algorithm's `actions`, beside the actions themselves: their `Prediction.log_prob`.
 LOG_PROB = "log_prob"
 
 
 class Request(NamedTuple):
-    """One agent's rows that need actions of a task: name -> `[k, ...]` inputs and states.
+    """One agent's rows that need actions of an Algorithm: name -> `[k, ...]` inputs and states.
 
     Attributes:
       inputs: name -> `[k, ...]`.
       states: name -> `[k, ...]`, the memory before the step.
       exploit: whether to choose the best actions instead of exploring.
-      task: name of the task.
+      algorithm: its name.
       ranks: `[k] float32`, see `make_ranks`; None: zeros.
       rated: whether the log-probability of the best actions is needed, which takes long to compute
         for a few rows; False: with `exploit`, it can be 0.
@@ -29,7 +29,7 @@ class Request(NamedTuple):
     inputs: Arrays
     states: Arrays
     exploit: bool = False
-    task: str = TASK
+    algorithm: str = ONLY_NAME
     ranks: np.ndarray | None = None
     rated: bool = True
 

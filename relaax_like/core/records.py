@@ -75,7 +75,7 @@ class LearnRequest:
       rollout: the rollout, whose arrays are not copied; None: there is nothing to learn from.
       episodes: episodes that ended since the last request.
       env_steps: environment steps to count when the request is accepted: those of the rollout
-        (unless another task of the agent counts them), and others that no rollout contains.
+        (unless another Algorithm of the agent counts them), and others that no rollout contains.
       agent: name of the agent that acted, among those of this process.
       is_leaving: the agent submits nothing more; see `Learner.leave`.
       is_urgent: the agent cannot wait: a replay table takes the rollout although the learner is
@@ -310,8 +310,8 @@ class Experience:
       rollout: `[n] uint8`, a serialised `relaax.v1.Rollout`, or None.
       episodes: episodes that ended since the last message.
       is_leaving: the agent sends nothing more.
-      env_steps: environment steps to count: those of the rollout (unless another task of the agent
-        counts them), and others that no rollout contains.
+      env_steps: environment steps to count: those of the rollout (unless another Algorithm of the
+        agent counts them), and others that no rollout contains.
       sampling_sec: seconds that the process has spent stepping environments and computing actions
         since its last message, waiting excluded; 0: unknown.
       is_urgent: see `LearnRequest`.

@@ -11,7 +11,7 @@
         |
         '-- in the parameter server's process, or in its own: experience up, values down
             ExperienceSink, whose learner publishes complete states to the Publisher; with
-            several tasks, there is one for each, and their states are merged
+            several Algorithms, there is one for each, and their states are merged
 
 In both places a learner is a `learn.LearnerLoop`: source -> update -> sink.
 
@@ -396,7 +396,7 @@ class ParameterServerClient(Closing, abc.ABC):
 
 
 class Publisher(abc.ABC):
-    """A parameter server as its learner uses it: the run's only learner, or that of one task.
+    """A parameter server as its learner uses it: the run's only learner, or that of one Algorithm.
 
     Attributes:
       is_stopping: returns whether this process has been asked to end; set by its owner.
@@ -434,8 +434,8 @@ class Publisher(abc.ABC):
             have taken effect.
           NotAllowedError, ProtocolError: see `PublisherStub`.
           RelaaxError: the run already has a publication with this number, see
-            `AlgorithmPublisher.publish`; or the previous publication, which was sent in the background,
-            has failed, see `wait_published`, and this one was not sent.
+            `AlgorithmPublisher.publish`; or the previous publication, which was sent in the
+            background, has failed, see `wait_published`, and this one was not sent.
         """
 
     @abc.abstractmethod

@@ -88,11 +88,11 @@ def make_remote_learners(
     get_sampling_sec: Callable[[], float] = lambda: 0.0,
     find_link: Callable[[], Link] | None = None,
 ) -> RemoteLearners:
-    """Makes the links to the run's learners, one per task, without starting them.
+    """Makes the links to the run's learners, one per Algorithm, without starting them.
 
     Args:
       link: to the parameter server.
-      client_id: of this process; with several tasks, their names are added.
+      client_id: of this process; with several Algorithms, their names are added.
       wait_sec: how long a stream waits for its server: the learner's process, or the parameter
         server.
       shutdown: is requested when a retry would be useless.
@@ -103,14 +103,14 @@ def make_remote_learners(
     failing = threading.Lock()
 
     def fail(error: RelaaxError) -> None:
-        if failing.acquire(blocking=False):  # it is never released: one task reports it
+        if failing.acquire(blocking=False):  # it is never released: one Algorithm reports it
             logger.error("%s", error)
             shutdown.request(EXIT_USAGE)
 
-    def make_learner(task: str, manifest: Manifest | None) -> RemoteLearner:
-        name = f"{client_id}-{task}" if task else client_id
+    def make_learner(algorithm: str, manifest: Manifest | None) -> RemoteLearner:
+        name = f"{client_id}-{algorithm}" if algorithm else client_id
         return RemoteLearner(
-            lambda: (find_link() if find_link else link).collect_stream(name, wait_sec, task),
+            lambda: (find_link() if find_link else link).collect_stream(name, wait_sec, algorithm),
             name,
             on_global_t=link.note_global_t,
             on_failure=fail,
@@ -154,9 +154,9 @@ def make_agent_host(
 
     def make_processors() -> dict[str, ComputationDataProcessor]:
         learners = make_learners(experiment, make_client, client_id, on_failure=fail)
-        for task, learner in learners.items():
-            processors[task] = ComputationDataProcessor(
-                actors[task], learner, learner.metrics(), f"{client_id}-{task}"
+        for algorithm, learner in learners.items():
+            processors[algorithm] = ComputationDataProcessor(
+                actors[algorithm], learner, learner.metrics(), f"{client_id}-{algorithm}"
             )
         return processors
 
@@ -222,10 +222,10 @@ def make_linked_host(
     # A worker that is restarted has the client id of its predecessor, but other slots.
     name = make_client_id(client_id)
     processors = {
-        task: ComputationDataProcessor(
-            actor, _connect(experiment, link, task, actors), metrics, f"{name}-{task}"
+        algorithm: ComputationDataProcessor(
+            actor, _connect(experiment, link, algorithm, actors), metrics, f"{name}-{algorithm}"
         )
-        for task, actor in actors.items()
+        for algorithm, actor in actors.items()
     }
     return BatchHost(
         experiment.algorithm,
@@ -271,20 +271,20 @@ def _load_learning_code(experiment: Experiment) -> None:
 
 
 def _connect(
-    experiment: Experiment, link: RemoteLearners, task: str, actors: "Mapping[str, Actor]"
+    experiment: Experiment, link: RemoteLearners, algorithm: str, actors: "Mapping[str, Actor]"
 ) -> Learner:
-    """Connects a task's agents to their learner, from which they receive the acting values."""
-    model = actors[task].model
+    """Connects agents to the learner of an Algorithm, from which they receive the acting values."""
+    model = actors[algorithm].model
     names, variables = get_acting_names(model), get_variables(model)
     if isinstance(link, ChildLearner):
-        return link.learner(task, make_manifest(variables), names)
+        return link.learner(algorithm, make_manifest(variables), names)
     if load_model_module(experiment) is not None:
         return link.learner("", names=names)
-    # This task's variables, under their names in the run.
-    owner = find_sharing({name: actor.model for name, actor in actors.items()})[task][0]
+    # This Algorithm's variables, under their names in the run.
+    owner = find_sharing({name: actor.model for name, actor in actors.items()})[algorithm][0]
     own = [f"{owner}/{variable.name}" for variable in variables]
     needed = own if names is None else [f"{owner}/{name}" for name in names]
-    return link.learner(task, names=needed, variables=own)
+    return link.learner(algorithm, names=needed, variables=own)
 
 
 def _make_serial_processors(
@@ -294,11 +294,11 @@ def _make_serial_processors(
     from relaax_like.learn.serial_learner import SerialLearner
 
     return {
-        task: ComputationDataProcessor(
-            actors[task],
+        algorithm: ComputationDataProcessor(
+            actors[algorithm],
             SerialLearner(learner),
             publisher.metrics(),
-            name if len(learners) == 1 else f"{name}-{task}",
+            name if len(learners) == 1 else f"{name}-{algorithm}",
         )
-        for task, learner in learners.items()
+        for algorithm, learner in learners.items()
     }

@@ -16,7 +16,7 @@ from relaax_like.config.models import Experiment
 from relaax_like.config.places import describe_error, describe_function, describe_place
 from relaax_like.config.plan import get_plan
 from relaax_like.config.seeds import derive_seed
-from relaax_like.core.prediction import TASK
+from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.runs.processes.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, RelaaxError
 
@@ -47,7 +47,7 @@ def locate_errors(folder: Path) -> Iterator[None]:
 def load_model_module(experiment: Experiment) -> Any | None:
     """Returns `model.py` of an algorithm; None: there is no make_model in it.
 
-    An algorithm without make_model has several tasks, or agents with a policy of their own.
+    A folder without make_model has several Algorithms, or agents with a policy of their own.
 
     Raises:
       ConfigError: `model.py` cannot be loaded.
@@ -60,14 +60,14 @@ def load_model_module(experiment: Experiment) -> Any | None:
 
 
 def make_model(experiment: Experiment) -> Any:
-    """Builds the Model of an algorithm with one task.
+    """Builds the Model of a folder with one Algorithm.
 
     Raises:
       ConfigError: the model cannot be built, or is not a valid one; the error names the line of
         the folder's code.
     """
     config, module = experiment.algorithm, load_model_module(experiment)
-    assert module is not None, "the algorithm has one task"
+    assert module is not None, "the folder has one Algorithm"
     with locate_errors(experiment.algorithm_folder):
         model = module.make_model(config, config.seed)
         _validate_kind(model, Model, module.make_model)
@@ -77,7 +77,7 @@ def make_model(experiment: Experiment) -> Any:
 
 
 def make_algorithm(experiment: Experiment, model: Any, seed: int) -> "Algorithm":
-    """Loads TensorFlow, and makes the Algorithm of an algorithm with one task.
+    """Loads TensorFlow, and makes the Algorithm of a folder with one Algorithm.
 
     Args:
       experiment: names the folder.
@@ -125,7 +125,7 @@ def validate_steps(config: AlgorithmConfig) -> None:
 
 
 def get_make_algorithms(algorithm_module: Any) -> Any:
-    """Returns the function that makes the Algorithms of several tasks.
+    """Returns the function that makes several Algorithms.
 
     Raises:
       ConfigError: there is no such function.
@@ -174,9 +174,9 @@ def has_plain_agents(experiment: Experiment) -> bool:
 def make_actors(
     experiment: Experiment, client_id: str, agent_class: type[BatchAgent]
 ) -> "dict[str, Actor]":
-    """Makes the actor of each task, with its own model, because a learner changes its model.
+    """Makes the actor of each Algorithm, with its own model, because a learner changes its model.
 
-    Tasks that share a model share its actor, so that each sees what the other one learns.
+    Algorithms that share a model share its actor, so that each sees what the other one learns.
 
     Args:
       experiment: names the algorithm.
@@ -184,7 +184,7 @@ def make_actors(
       agent_class: from `load_agent_class`.
 
     Raises:
-      ConfigError: the folder's code fails, or lacks what several tasks need.
+      ConfigError: the folder's code fails, or lacks what several Algorithms need.
     """
     folder, config = experiment.algorithm_folder, experiment.algorithm
     seed = derive_seed(config.seed, "act", client_id)
@@ -194,22 +194,22 @@ def make_actors(
         if load_model_module(experiment) is not None:
             model = make_model(experiment)
             with locate_errors(folder):  # the policy is called, to find out how it can run
-                return {TASK: make_actor(model, seed, config)}
+                return {ONLY_NAME: make_actor(model, seed, config)}
         make_algorithms = get_make_algorithms(load_algorithm_module(folder, "algorithm"))
     with locate_errors(folder):
         algorithms = make_algorithms(config, seed)
         for algorithm in algorithms.values():
             validate_model(algorithm.model)
-        sharing = find_sharing({task: algorithm.model for task, algorithm in algorithms.items()})
+        sharing = find_sharing({name: algorithm.model for name, algorithm in algorithms.items()})
     if agent_class is SimpleRLAgent and len(set(sharing.values())) > 1:
         raise ConfigError(
             f"{folder}: make_algorithms makes several Models, but SimpleRLAgent asks only one; "
-            "define a class Agent(BatchAgent) in agent.py that decides when each task is asked"
+            "define a class Agent(BatchAgent) in agent.py that decides when each Algorithm is asked"
         )
     with locate_errors(folder):
         actors: dict[str, Actor] = {}
-        for task, algorithm in algorithms.items():
-            actors[task] = actors.get(sharing[task][0]) or make_actor(
-                algorithm.model, derive_seed(seed, task), algorithm.config
+        for name, algorithm in algorithms.items():
+            actors[name] = actors.get(sharing[name][0]) or make_actor(
+                algorithm.model, derive_seed(seed, name), algorithm.config
             )
         return actors

@@ -18,7 +18,7 @@ from relaax_like.config.plan import Episodes, LearningPlan, OnPolicy
 from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
 from relaax_like.launch.algorithm_code import locate_errors
-from relaax_like.launch.learners import make_learning_tasks, require_plans
+from relaax_like.launch.learners import make_updates_by_name, require_plans
 from relaax_like.nn.threads import set_threads
 from relaax_like.runs.processes.process import run_main, setup_logging, without_native_stderr
 
@@ -38,28 +38,28 @@ def main() -> int:
 
 
 def measure(experiment: Experiment) -> float:
-    """Returns the seconds per minibatch in the fastest of three iterations, summed over the tasks.
+    """Returns the seconds per minibatch in the fastest of three iterations, of all Algorithms.
 
     Args:
       experiment: whose plans are OnPolicy or Episodes; `set_backprop_workers` refuses all others.
 
     Raises:
-      ConfigError: see `require_plans` and `make_learning_tasks`.
+      ConfigError: see `require_plans` and `make_updates_by_name`.
     """
     plans = require_plans(experiment)
     seconds = 0.0
-    for name, (task, model) in make_learning_tasks(experiment).items():
-        seconds += _measure_task(task, model, plans[name], experiment.algorithm)
+    for name, (compiled, model) in make_updates_by_name(experiment).items():
+        seconds += _measure_updates(compiled, model, plans[name], experiment.algorithm)
     return seconds
 
 
-def _measure_task(task: Any, model: Any, plan: LearningPlan, config: Any) -> float:
+def _measure_updates(compiled: Any, model: Any, plan: LearningPlan, config: Any) -> float:
     assert isinstance(plan, OnPolicy | Episodes), "others are not measured"
     if isinstance(plan, OnPolicy):  # what is measured is an iteration that learns
         plan = replace(plan, prenormalize_steps=0)
     with without_native_stderr():
         from relaax_like.learn.learning_policy import LearningPolicy
-    policy = LearningPolicy(task, plan, 0)
+    policy = LearningPolicy(compiled, plan, 0)
     collector = Collector(plan.rollout_steps, plan.columns, capacity=plan.columns)
     collector.add(make_fake_rollout(model, plan, config))
     data = collector.get_training_data()

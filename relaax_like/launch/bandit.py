@@ -1,4 +1,4 @@
-"""BanditSlots: a task for any spaces, for the check that an algorithm learns."""
+"""BanditSlots: a problem for any spaces, for the check that an algorithm learns."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -28,7 +28,7 @@ from relaax_like.launch.conformance_checks import (
     check_resume,
     check_specs,
 )
-from relaax_like.launch.conformance_learning import TASK_NAME, check_learning
+from relaax_like.launch.conformance_learning import CHECK_NAME, check_learning
 from relaax_like.launch.conformance_masks import check_masks
 from relaax_like.launch.conformance_subject import Failed, NotApplicable, Subject
 from relaax_like.launch.local import ask_environment
@@ -84,15 +84,15 @@ def _find_file(name: str) -> Path:
             f"{name}: no such folder, or no access to it; expected the name or the folder of an "
             "algorithm, or an experiment's YAML file"
         )
-    for file in (folder / TASK_NAME, folder / f"{folder.resolve().name}.yaml"):
+    for file in (folder / CHECK_NAME, folder / f"{folder.resolve().name}.yaml"):
         if file.is_file():
             return file
     files = sorted(folder.glob("*.yaml"))
     if len(files) != 1:
         found = f"{len(files)} YAML files, none of them" if files else "no YAML file that is"
         raise ConfigError(
-            f"{folder}: {found} named {folder.resolve().name}.yaml or {TASK_NAME}; pass the file "
-            f"to check with, or add {TASK_NAME}"
+            f"{folder}: {found} named {folder.resolve().name}.yaml or {CHECK_NAME}; pass the file "
+            f"to check with, or add {CHECK_NAME}"
         )
     return files[0]
 

@@ -202,8 +202,8 @@ def check_placements(subject: Subject) -> None:
         ParameterServer(store, metrics=NullMetrics()) as server,
         InProcessClient(server, "check") as client,
     ):
-        task = CompiledGradients(algorithm)
-        policy = Pushing(client, task, tally, plan, 7)
+        compiled = CompiledGradients(algorithm)
+        policy = Pushing(client, compiled, tally, plan, 7)
         policy.load()
         model = subject.make_model()
         for seed in (9, 10):
@@ -211,7 +211,7 @@ def check_placements(subject: Subject) -> None:
             wanted = whole.forward(whole.data_preprocess(data))
             tally.add(data.env_steps)
             found = policy.forward(policy.data_preprocess(data))
-            task.set_values(policy.values)
+            compiled.set_values(policy.values)
             for name, number in wanted.items():
                 if not np.isclose(number, found[name], rtol=1e-3, atol=1e-4, equal_nan=True):
                     raise Failed(

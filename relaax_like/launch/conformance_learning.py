@@ -1,4 +1,4 @@
-"""The check that an algorithm's folder learns a task within a time."""
+"""The check that an algorithm's folder learns a problem within a time."""
 
 import contextlib
 import logging
@@ -23,8 +23,8 @@ from relaax_like.runs.processes.process import Shutdown
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import ACTION, OBSERVATION
 
-# An experiment of the folder: the task that its algorithm must learn in time.
-TASK_NAME = "check.yaml"
+# An experiment of the folder: the problem that its algorithm must learn in time.
+CHECK_NAME = "check.yaml"
 _LOOK_SEC = 0.1
 # Time that can pass for each second of processor time.
 _PATIENCE = 10
@@ -33,9 +33,9 @@ _BANDIT_SLOTS, _BANDIT_EPISODES, _PASSES_AT = 8, 100, 0.8
 
 
 def check_learning(subject: Subject, learn_sec: float) -> str:
-    """Checks that the algorithm learns a bandit with its own spaces, or the task of check.yaml.
+    """Checks that the algorithm learns a bandit with its own spaces, or the problem of check.yaml.
 
-    The bandit is a `BanditSlots`; a check.yaml without an environment does not define a task.
+    The bandit is a `BanditSlots`; a check.yaml without an environment does not define a problem.
 
     Args:
       subject: the folder.
@@ -54,12 +54,12 @@ def check_learning(subject: Subject, learn_sec: float) -> str:
     experiment = subject.experiment
     if isinstance(get_plan(experiment.algorithm), Offline):
         raise NotApplicable("the plan is Offline, so it does not play")
-    learner, make_slots = _define_task(subject, learn_sec)
+    learner, make_slots = _define_problem(subject, learn_sec)
     if learner.placement == "standalone":  # all is one process here
         learner = learner.model_copy(update={"placement": "server"})
     with tempfile.TemporaryDirectory() as folder:
-        task = _move(replace(experiment, learner=learner), Path(folder) / "run")
-        trainer = _TaskTrainer(task, make_slots, learn_sec)
+        checked = _move(replace(experiment, learner=learner), Path(folder) / "run")
+        trainer = _CheckTrainer(checked, make_slots, learn_sec)
         with _quiet():
             trainer.run(Shutdown())
         status = trainer.status
@@ -69,26 +69,26 @@ def check_learning(subject: Subject, learn_sec: float) -> str:
         found = "no episode has ended"
         if mean is not None:
             found = f"the mean return of {status.return_episodes} episode(s) is {mean:.3g}"
-        cure = "define a task" if make_slots else "lower learner.target_return"
+        cure = "define a problem" if make_slots else "lower learner.target_return"
         raise Failed(
             f"{subject.folder}: {status.finished or trainer.why}; after {status.global_t:,} steps "
             f"{found}; expected {learner.target_return:g} or more over {learner.target_episodes} "
             f"episodes; choose other settings with --set, pass a longer --learn-sec, or {cure} in "
-            f"{TASK_NAME}"
+            f"{CHECK_NAME}"
         )
     return status.finished
 
 
-def _define_task(
+def _define_problem(
     subject: Subject, learn_sec: float
 ) -> tuple[LearnerConfig, Callable[[], Any] | None]:
-    """Returns the target, and what makes the bandit's slots; None: the task of check.yaml."""
+    """Returns the target, and what makes the bandit's slots; None: the problem of check.yaml."""
     experiment = subject.experiment
-    if experiment.file.name == TASK_NAME and experiment.environment is not None:
+    if experiment.file.name == CHECK_NAME and experiment.environment is not None:
         if experiment.learner.target_return is None:
             raise ConfigError(
                 f"{experiment.file}: learner.target_return is missing; set it to the mean return "
-                f"that the task must reach within {learn_sec:g} s of processor time"
+                f"that the algorithm must reach within {learn_sec:g} s of processor time"
             )
         return experiment.learner, None
     observations, actions = _find_spaces(subject.config)
@@ -121,7 +121,7 @@ def _move(experiment: Experiment, run_dir: Path) -> Experiment:
     )
 
 
-class _TaskTrainer(BaseTrainer):
+class _CheckTrainer(BaseTrainer):
     """Trains on environments in this process for a limited time."""
 
     def __init__(
@@ -169,7 +169,7 @@ def _find_spaces(config: AlgorithmConfig) -> tuple[Any, Any]:
             raise NotApplicable(
                 f"the settings do not define the {name}s ({name}_spaces of the Config is empty), "
                 "so the environment is not known; set the keys that define them, or define the "
-                f"property {name}_spaces, or a task in {TASK_NAME}"
+                f"property {name}_spaces, or a problem in {CHECK_NAME}"
             )
         found.append(spaces[name] if spaces.keys() == {name} else spaces)
     return found[0], found[1]

@@ -58,8 +58,8 @@ class Subject:
         """
         if load_model_module(self.experiment) is None:
             raise NotApplicable(
-                "there is no make_model in model.py, as in a folder with several tasks, or with "
-                "agents that have a policy of their own"
+                "there is no make_model in model.py, as in a folder with several Algorithms, or "
+                "with agents that have a policy of their own"
             )
         with without_native_stderr():
             return make_model(self.experiment)
@@ -92,15 +92,15 @@ class Subject:
         """The plan of the folder's Config.
 
         Raises:
-          NotApplicable: the Config has no plan, or one for each task.
+          NotApplicable: the Config has no plan, or one for each Algorithm.
         """
         plan = get_plan(self.config)
         if isinstance(plan, LearningPlan):
             return plan
         if isinstance(plan, Mapping):
             raise NotApplicable(
-                f"the Config has a plan for each task ({', '.join(plan)}), and the check only "
-                "supports one task"
+                f"the Config has a plan for each Algorithm ({', '.join(plan)}), and the check only "
+                "supports one Algorithm"
             )
         raise NotApplicable(
             "the Config has no plan, but the check makes updates by a plan; define plan if a "
@@ -218,8 +218,8 @@ class Subject:
         from relaax_like.learn.learning_policy import LearningPolicy
         from relaax_like.learn.updates import CompiledUpdates
 
-        task = CompiledUpdates(self.make_algorithm(xla), optimizers)
-        return LearningPolicy(task, plan or self.plan, seed=7)
+        compiled = CompiledUpdates(self.make_algorithm(xla), optimizers)
+        return LearningPolicy(compiled, plan or self.plan, seed=7)
 
     @functools.cached_property
     def learned(self) -> "LearningPolicy":

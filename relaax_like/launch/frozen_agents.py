@@ -10,7 +10,7 @@ from relaax_like.algorithm.model import get_variables
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.core.prediction import TASK
+from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.core.roles import ParameterServerClient
 from relaax_like.launch.algorithm_code import (
     get_make_algorithms,
@@ -38,8 +38,9 @@ def make_frozen_host(
     Args:
       experiment: names the algorithm's folder.
       make_client: opens a view of a parameter server with these values from a client id: for plain
-        agents, which read them by themselves, and for those with several tasks.
-      fixed: the values with which batch-native agents with one task act; it can change at any time.
+        agents, which read them by themselves, and for those with several Algorithms.
+      fixed: the values with which batch-native agents with one Algorithm act; it can change at any
+        time.
       client_id: of the agents; the seed of their random numbers depends on it.
 
     Raises:
@@ -53,13 +54,13 @@ def make_frozen_host(
         return PlainHost(experiment.algorithm, agent_class, make_client)
     actors = make_actors(experiment, client_id, agent_class)
     if load_model_module(experiment) is not None:
-        validate_values(experiment, actors[TASK].model, fixed.values)
-        policies = {TASK: fixed}
+        validate_values(experiment, actors[ONLY_NAME].model, fixed.values)
+        policies = {ONLY_NAME: fixed}
     else:
-        policies = _freeze_tasks(experiment, make_client, client_id)
+        policies = _freeze_several(experiment, make_client, client_id)
     processors = {
-        task: ComputationDataProcessor(actor, policies[task], NullMetrics(), client_id)
-        for task, actor in actors.items()
+        name: ComputationDataProcessor(actor, policies[name], NullMetrics(), client_id)
+        for name, actor in actors.items()
     }
     return BatchHost(experiment.algorithm, lambda: processors, agent_class)
 
@@ -99,13 +100,13 @@ def validate_values(experiment: Experiment, model: Any, values: Sequence[np.ndar
         )
 
 
-def _freeze_tasks(
+def _freeze_several(
     experiment: Experiment, make_client: Callable[[str], ParameterServerClient], client_id: str
 ) -> dict[str, FrozenPolicy]:
-    """Returns a policy with the current values of each task's variables; tasks can share some.
+    """Returns a policy with the current values of each Algorithm's variables; they can share some.
 
     Raises:
-      ConfigError: the folder's code fails, or makes no tasks.
+      ConfigError: the folder's code fails, or makes no Algorithms.
       SnapshotError: the values belong to another model.
     """
     with without_native_stderr():
@@ -114,22 +115,21 @@ def _freeze_tasks(
         module = load_algorithm_module(experiment.algorithm_folder, "algorithm")
     make_algorithms = get_make_algorithms(module)
     with locate_errors(experiment.algorithm_folder):
-        tasks = NamedAlgorithms(make_algorithms(experiment.algorithm, experiment.algorithm.seed))
+        named = NamedAlgorithms(make_algorithms(experiment.algorithm, experiment.algorithm.seed))
     policies = {}
-    for task, algorithm in tasks.algorithms.items():
-        whole = make_client(f"{client_id}-{task}")
+    for name, algorithm in named.algorithms.items():
+        whole = make_client(f"{client_id}-{name}")
         try:
-            client = tasks.make_client(task, whole)
+            client = named.make_client(name, whole)
         except ConfigError as error:
             cause = error.__cause__
             where = f" (see {cause.field})" if isinstance(cause, InvalidInputError) else ""
             raise SnapshotError(
                 f"{experiment.parameter_server.checkpoint_dir}: the snapshot's variables are not "
-                f"those of the task {task!r}{where}; use the settings and the algorithm's code of "
-                "its run"
+                f"those of {name!r}{where}; use the settings and the algorithm's code of its run"
             ) from None
         with client:
             values = client.get_values()
             validate_values(experiment, algorithm.model, values)
-            policies[task] = FrozenPolicy(values, client.version, client.global_t)
+            policies[name] = FrozenPolicy(values, client.version, client.global_t)
     return policies

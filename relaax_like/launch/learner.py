@@ -222,7 +222,7 @@ def _validate_model(experiment: Experiment, manifest: Manifest) -> None:
     Raises:
       ConfigError: the learner has another model.
     """
-    if load_model_module(experiment) is None:  # several tasks, whose learners check their parts
+    if load_model_module(experiment) is None:  # several Algorithms check their parts
         return
     own = make_manifest(get_variables(make_model(experiment)))
     if own.fingerprint != manifest.fingerprint:

@@ -67,7 +67,7 @@ def main() -> int:
             )
         status = 0
         try:
-            service.serve({task: (one, one.manifest) for task, one in learners.items()})
+            service.serve({name: (one, one.manifest) for name, one in learners.items()})
         except ConfigError as error:
             print(f"error: {error}", file=sys.stderr)
             status = EXIT_USAGE

@@ -24,7 +24,7 @@ from relaax_like.config.plan import (
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.manifest import make_manifest
 from relaax_like.core.metrics import Metrics
-from relaax_like.core.prediction import TASK
+from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.core.roles import ParameterServerClient, Publisher
 from relaax_like.experience.collector import Collector, DataHandler
 from relaax_like.experience.recordings import Recording
@@ -82,12 +82,13 @@ def make_learners(
     compile_in_background: bool = False,
     on_failure: Callable[[ConfigError], None] = lambda error: None,
 ) -> dict[str, "GradientLearner"]:
-    """Loads TensorFlow, and makes the learner of each task of a batch-native algorithm.
+    """Loads TensorFlow, and makes the learner of each Algorithm of a batch-native algorithm.
 
     Args:
       experiment: names the algorithm's folder.
       make_client: opens a view of the parameter server from a client id.
-      client_id: of the only task; with `make_algorithms`, the names of the tasks are added.
+      client_id: of the only Algorithm; with `make_algorithms`, the names of the Algorithms are
+        added.
       compile_in_background: see `CompiledAlgorithm`.
       on_failure: see `GradientLearner`; called at most once by each.
 
@@ -110,15 +111,15 @@ def make_learners(
     if model_module is not None:
         model = make_model(experiment)
         algorithm = make_algorithm(experiment, model, seed)
-        _refuse_beside_agents(experiment, algorithm, TASK)
+        _refuse_beside_agents(experiment, algorithm, ONLY_NAME)
         with locate_errors(experiment.algorithm_folder):  # methods of the model are called
-            gradient_task = CompiledGradients(
+            compiled = CompiledGradients(
                 algorithm, is_joint=is_joint, compile_in_background=compile_in_background
             )
         client = make_client(client_id)
         learner = GradientLearner(
-            gradient_task,
-            _get_agents_plan(config, TASK),
+            compiled,
+            _get_agents_plan(config, ONLY_NAME),
             client,
             _make_requests(
                 *(experiment, model, not compile_in_background, client_id),
@@ -128,7 +129,7 @@ def make_learners(
             on_failure=on_failure,
             learner=_make_hooked_learner(experiment, client.metrics()),
         )
-        return {TASK: learner}
+        return {ONLY_NAME: learner}
     make_algorithms = get_make_algorithms(algorithm_module)
     if is_joint:
         raise ConfigError(
@@ -137,32 +138,32 @@ def make_learners(
             "it to fifo"
         )
     with locate_errors(experiment.algorithm_folder):
-        tasks = NamedAlgorithms(make_algorithms(config, seed))
-    for task, algorithm in tasks.algorithms.items():
-        _refuse_beside_agents(experiment, algorithm, task)
-    _refuse_for_several_tasks(experiment, algorithm_module, len(tasks.algorithms))
+        named = NamedAlgorithms(make_algorithms(config, seed))
+    for name, algorithm in named.algorithms.items():
+        _refuse_beside_agents(experiment, algorithm, name)
+    _refuse_for_several(experiment, algorithm_module, len(named.algorithms))
     with locate_errors(experiment.algorithm_folder):
-        gradient_tasks = {
+        all_compiled = {
             name: CompiledGradients(
-                algorithm, compile_in_background=compile_in_background, task=name
+                algorithm, compile_in_background=compile_in_background, name=name
             )
-            for name, algorithm in tasks.algorithms.items()
+            for name, algorithm in named.algorithms.items()
         }
     return {
         name: GradientLearner(
-            gradient_tasks[name],
+            all_compiled[name],
             _get_agents_plan(config, name),
-            tasks.make_client(name, make_client(f"{client_id}-{name}")),
+            named.make_client(name, make_client(f"{client_id}-{name}")),
             _make_requests(
                 *(experiment, algorithm.model, not compile_in_background),
-                task=name,
-                has_others=len(tasks.algorithms) > 1,
+                name=name,
+                has_others=len(named.algorithms) > 1,
             ),
             seed=derive_seed(derive_seed(config.seed, "learn"), name),
             curves=f"Optimizer/{name}",
             on_failure=on_failure,
         )
-        for name, algorithm in tasks.algorithms.items()
+        for name, algorithm in named.algorithms.items()
     }
 
 
@@ -172,28 +173,28 @@ def _make_requests(
     holds_agents: bool,
     client_id: str = "",
     *,
-    task: str = "",
+    name: str = "",
     has_others: bool = False,
 ) -> "RequestQueue":
     """Makes what takes the requests of agents whose learner is beside them.
 
     Args:
       experiment: of the run.
-      model: of the task.
+      model: of the Algorithm.
       holds_agents: see `RequestQueue`.
       client_id: of the learner, for the names of trajectory files.
-      task: one of several tasks; "": the only task.
-      has_others: whether clients have other tasks or policies, too. Then no agent waits for an
+      name: of one of several Algorithms; "": the only one.
+      has_others: whether clients have other Algorithms or policies, too. Then no agent waits for an
         incomplete iteration: one that waits for one of them would delay the others.
     """
     from relaax_like.learn.collected import Collected
     from relaax_like.learn.request_queue import RequestQueue
     from relaax_like.learn.tally import Tally
 
-    plan = _get_agents_plan(experiment.algorithm, task or TASK)
+    plan = _get_agents_plan(experiment.algorithm, name or ONLY_NAME)
     data_handler = _make_data_handler(experiment)
     if isinstance(plan, Replay):
-        table = _make_replayed(experiment, plan, model, Tally(), data_handler, task=task)
+        table = _make_replayed(experiment, plan, model, Tally(), data_handler, name=name)
         return RequestQueue(table, holds_agents=holds_agents)
     writer = _make_trajectory_writer(experiment, client_id)
     source = Collected(
@@ -205,16 +206,16 @@ def _make_requests(
     return RequestQueue(source, waits, max_lag=experiment.learner.max_lag)
 
 
-def _get_agents_plan(config: AlgorithmConfig, task: str) -> OnPolicy | Episodes | Replay:
+def _get_agents_plan(config: AlgorithmConfig, name: str) -> OnPolicy | Episodes | Replay:
     """Returns the plan of a learner beside its agents; without one, each batch is one gradient.
 
     Raises:
       ConfigError: see `validate_steps`.
     """
     validate_steps(config)
-    plan = get_own_plan(config, task)
+    plan = get_own_plan(config, name)
     if plan is None:
-        return OnPolicy(rollout_steps=get_rollout_steps(config, task), update_norm=True)
+        return OnPolicy(rollout_steps=get_rollout_steps(config, name), update_norm=True)
     assert isinstance(plan, OnPolicy | Episodes | Replay), (
         "the loader refuses all others beside agents"
     )
@@ -224,7 +225,7 @@ def _get_agents_plan(config: AlgorithmConfig, task: str) -> OnPolicy | Episodes 
 def make_iteration_learners(
     experiment: Experiment, publisher: Publisher, *, keeps_experience: bool = False
 ) -> "dict[str, LearnerLoop[AgentSource]]":
-    """Loads TensorFlow, and makes the learner of each task of a run whose learner publishes.
+    """Loads TensorFlow, and makes the learner of each Algorithm of a run whose learner publishes.
 
     It publishes from the parameter server's process or, with placement standalone, from its own.
 
@@ -234,7 +235,7 @@ def make_iteration_learners(
       keeps_experience: whether replay tables keep their experience on disk.
 
     Returns:
-      Task -> its learner. The learners of several tasks share the run's lease, and can run in
+      name -> its learner. The learners of several Algorithms share the run's lease, and can run in
       different threads.
 
     Raises:
@@ -242,8 +243,8 @@ def make_iteration_learners(
     """
     plans = require_plans(experiment)
     if not isinstance(get_plan(experiment.algorithm), Mapping):
-        return {TASK: make_iteration_learner(experiment, publisher, keeps_experience)}
-    made = make_learning_tasks(experiment)
+        return {ONLY_NAME: make_iteration_learner(experiment, publisher, keeps_experience)}
+    made = make_updates_by_name(experiment)
     with without_native_stderr():
         from relaax_like.algorithm.model import find_sharing, get_variables
         from relaax_like.learn.algorithm_publishers import AlgorithmPublishers
@@ -256,8 +257,8 @@ def make_iteration_learners(
     )
     seed = derive_seed(experiment.algorithm.seed, "learn")
     loops = {}
-    for name, (task, model) in made.items():
-        policy = LearningPolicy(task, plans[name], derive_seed(seed, name), experiment.run_dir)
+    for name, (compiled, model) in made.items():
+        policy = LearningPolicy(compiled, plans[name], derive_seed(seed, name), experiment.run_dir)
         loops[name] = _make_collecting_loop(
             *(experiment, plans[name], policy, model, publishers.make_publisher(name)),
             keeps_experience,
@@ -269,7 +270,7 @@ def make_iteration_learners(
 def make_iteration_learner(
     experiment: Experiment, publisher: Publisher, keeps_experience: bool = False
 ) -> "LearnerLoop[AgentSource]":
-    """Makes the learner of the only task; see `make_iteration_learners`, also for the errors."""
+    """Makes the only Algorithm's learner; see `make_iteration_learners`, also for the errors."""
     plan = require_plan(experiment)
     policy, model = _make_policy(experiment, plan)
     return _make_collecting_loop(experiment, plan, policy, model, publisher, keeps_experience)
@@ -282,9 +283,9 @@ def _make_collecting_loop(
     model: Any,
     publisher: Publisher,
     keeps_experience: bool,
-    task: str = "",
+    name: str = "",
 ) -> "LearnerLoop[AgentSource]":
-    """Makes a learner of agents' rollouts; `task` is its name, if there are several."""
+    """Makes a learner of agents' rollouts; `name` is its name, if there are several."""
     assert not isinstance(plan, Offline), "what learns from files has another learner"
     from relaax_like.learn.collected import Collected
     from relaax_like.learn.rollout_layout import RolloutLayout
@@ -294,12 +295,12 @@ def _make_collecting_loop(
     source: AgentSource
     if isinstance(plan, Replay):
         handler = _make_data_handler(experiment)
-        source = _make_replayed(experiment, plan, model, tally, handler, keeps_experience, task)
+        source = _make_replayed(experiment, plan, model, tally, handler, keeps_experience, name)
     else:
         layout = RolloutLayout(model, plan.rollout_steps, experiment.algorithm.action_spaces)
         collector = _make_collector(experiment, plan)
         source = Collected(collector, tally, layout, _make_trajectory_writer(experiment))
-    return _make_publishing_loop(experiment, source, policy, publisher, tally, task)
+    return _make_publishing_loop(experiment, source, policy, publisher, tally, name)
 
 
 def _make_replayed(
@@ -309,7 +310,7 @@ def _make_replayed(
     tally: "Tally",
     data_handler: DataHandler | None,
     keeps_experience: bool = False,
-    task: str = "",
+    name: str = "",
 ) -> "Replayed":
     """Makes a replay table that agents' steps go to.
 
@@ -338,7 +339,7 @@ def _make_replayed(
     inputs, _ = split_masks(dict(model.get_input_specs()))
     history = dict.fromkeys(inputs, number) if number > 1 else {}
     slots = experiment.rlx_server.max_slots_per_client
-    seed = derive_seed(derive_seed(config.seed, "learn"), "replay", task)
+    seed = derive_seed(derive_seed(config.seed, "learn"), "replay", name)
     compute_rewards = getattr(module, "compute_rewards", None)
     if compute_rewards is not None:
         compute_rewards = locate_errors(experiment.algorithm_folder)(compute_rewards)
@@ -347,7 +348,7 @@ def _make_replayed(
     if keeps_experience:
         settings = experiment.parameter_server
         log = ReplayLog(
-            settings.checkpoint_dir / name_replay_folder(task),
+            settings.checkpoint_dir / name_replay_folder(name),
             lambda: table.rows,
             strict=settings.journal_strict,
         )
@@ -356,19 +357,19 @@ def _make_replayed(
     return Replayed(table, tally, layout, plan.updates_at_once, log, normalizers, data_handler)
 
 
-def _validate_tasks(
-    experiment: Experiment, plans: Mapping[str, LearningPlan], tasks: Mapping[str, Any]
+def _validate_names(
+    experiment: Experiment, plans: Mapping[str, LearningPlan], algorithms: Mapping[str, Any]
 ) -> None:
-    """Checks that there is a plan for each task, and no others.
+    """Checks that there is a plan for each Algorithm, and no others.
 
     Raises:
-      ConfigError: a task has no plan, or a plan no task; the error names the line.
+      ConfigError: an Algorithm has no plan, or a plan no Algorithm; the error names the line.
     """
-    if plans.keys() != tasks.keys():
+    if plans.keys() != algorithms.keys():
         place = describe_place(type(experiment.algorithm), "plan")
         raise ConfigError(
-            f"{place}: plan has the tasks {', '.join(plans)}, but make_algorithms makes "
-            f"{', '.join(tasks)}; expected one plan for each"
+            f"{place}: plan has the Algorithms {', '.join(plans)}, but make_algorithms makes "
+            f"{', '.join(algorithms)}; expected one plan for each"
         )
 
 
@@ -385,7 +386,7 @@ def _choose_optimizers(
     }
 
 
-def _refuse_for_several_tasks(experiment: Experiment, module: Any, count: int) -> None:
+def _refuse_for_several(experiment: Experiment, module: Any, count: int) -> None:
     """Refuses what only works with `make_model`, for an algorithm with `make_algorithms`.
 
     Raises:
@@ -394,7 +395,7 @@ def _refuse_for_several_tasks(experiment: Experiment, module: Any, count: int) -
     if hasattr(module, "make_data_handler"):
         raise ConfigError(
             f"{describe_function(module.make_data_handler)}: make_data_handler needs make_model in "
-            f"model.py, but this algorithm has make_algorithms ({count} task(s)); remove it"
+            f"model.py, but this algorithm has make_algorithms ({count} of them); remove it"
         )
     learner = experiment.learner
     what = "the learner of an algorithm with make_model, but this algorithm has make_algorithms"
@@ -408,7 +409,7 @@ def _refuse_for_several_tasks(experiment: Experiment, module: Any, count: int) -
     if learner.eval_freq:
         raise ConfigError(
             f"learner.eval_freq: {learner.eval_freq}, but evaluations during training need "
-            f"make_model in model.py, and this algorithm has make_algorithms ({count} task(s)); "
+            f"make_model in model.py, and this algorithm has make_algorithms ({count} of them); "
             f"set {describe_without_tests(experiment)}"
         )
 
@@ -457,9 +458,9 @@ def _make_policy(experiment: Experiment, plan: LearningPlan) -> tuple["LearningP
     """Returns the policy to update, and its model."""
     from relaax_like.learn.learning_policy import LearningPolicy
 
-    task, model = make_learning_task(experiment)
+    compiled, model = make_compiled_updates(experiment)
     seed = derive_seed(experiment.algorithm.seed, "learn")
-    return LearningPolicy(task, plan, seed, experiment.run_dir), model
+    return LearningPolicy(compiled, plan, seed, experiment.run_dir), model
 
 
 def _make_publishing_loop(
@@ -468,7 +469,7 @@ def _make_publishing_loop(
     policy: "LearningPolicy",
     publisher: Publisher,
     tally: "Tally",
-    task: str = "",
+    name: str = "",
 ) -> Any:
     from relaax_like.learn.learner_loop import LearnerLoop
     from relaax_like.learn.publishing import Publishing
@@ -483,8 +484,8 @@ def _make_publishing_loop(
         learner,
         sink,
         publisher.metrics(),
-        curves=f"Optimizer/{task}" if task else "Optimizer",
-        records_times=not task,  # each task has a part of the steps
+        curves=f"Optimizer/{name}" if name else "Optimizer",
+        records_times=not name,  # each Algorithm has a part of the steps
     )
 
 
@@ -542,47 +543,47 @@ def _validate_memory(size: int) -> None:
 
 
 def require_plan(experiment: Experiment) -> LearningPlan:
-    """Returns the plan by which an algorithm with one task makes its own updates.
+    """Returns the plan by which a folder with one Algorithm makes its own updates.
 
     Raises:
-      ConfigError: the algorithm has several tasks; or see `require_plans`.
+      ConfigError: the folder has several Algorithms; or see `require_plans`.
     """
     plans = require_plans(experiment)
     if isinstance(get_plan(experiment.algorithm), Mapping):
         place = describe_place(type(experiment.algorithm), "plan")
         raise ConfigError(
-            f"{place}: plan is by task ({', '.join(plans)}), but learner.offline learns only one "
-            "task from files; learn from live environments (learner.offline: null), or return one "
-            "plan and define make_model in model.py"
+            f"{place}: plan is by name ({', '.join(plans)}), but learner.offline needs one plan; "
+            "learn from live environments (learner.offline: null), or return one plan and define "
+            "make_model in model.py"
         )
-    return plans[TASK]
+    return plans[ONLY_NAME]
 
 
 def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
-    """Returns the plan by which each task of an algorithm makes its own updates.
+    """Returns the plan by which each Algorithm of a folder makes its own updates.
 
     Returns:
-      Task -> plan; the only task of an algorithm is named `TASK`.
+      Name -> plan; an only Algorithm is named `ONLY_NAME`.
 
     Raises:
       ConfigError: the algorithm declares no plan, its plan and `make_model` disagree about the
-        number of tasks, or `model.py` cannot be loaded.
+        number of Algorithms, or `model.py` cannot be loaded.
     """
     plan = get_plan(experiment.algorithm)
     place = describe_place(type(experiment.algorithm), "plan")
-    has_one_task = load_model_module(experiment) is not None
-    if plan is not None and not isinstance(plan, Mapping) and not has_one_task:
+    has_one = load_model_module(experiment) is not None
+    if plan is not None and not isinstance(plan, Mapping) and not has_one:
         raise ConfigError(
-            f"{place}: plan is {name_plan(plan)}, the plan of one task, but there is no make_model "
-            "in model.py; return a mapping from task to plan, or define make_model"
+            f"{place}: plan is {name_plan(plan)}, the plan of one Algorithm, but there is no "
+            "make_model in model.py; return a mapping from name to plan, or define make_model"
         )
-    if isinstance(plan, Mapping) and has_one_task:
+    if isinstance(plan, Mapping) and has_one:
         raise ConfigError(
-            f"{place}: plan is by task ({', '.join(plan)}), but make_model in model.py makes one "
-            "task; return one plan, or define make_algorithms in algorithm.py instead"
+            f"{place}: plan is by name ({', '.join(plan)}), but make_model in model.py makes one "
+            "Algorithm; return one plan, or define make_algorithms in algorithm.py instead"
         )
-    plans = dict(plan) if isinstance(plan, Mapping) else {TASK: plan}
-    found = {task: one for task, one in plans.items() if isinstance(one, LearningPlan)}
+    plans = dict(plan) if isinstance(plan, Mapping) else {ONLY_NAME: plan}
+    found = {name: one for name, one in plans.items() if isinstance(one, LearningPlan)}
     if found.keys() != plans.keys():
         raise ConfigError(
             f"learner.placement: {experiment.learner.placement}, but the algorithm "
@@ -592,11 +593,11 @@ def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
     return found
 
 
-def make_learning_task(experiment: Experiment) -> tuple["CompiledUpdates", Any]:
-    """Loads TensorFlow, and returns the task that makes an algorithm's updates, and its model.
+def make_compiled_updates(experiment: Experiment) -> tuple["CompiledUpdates", Any]:
+    """Loads TensorFlow, and returns what makes an algorithm's updates, and its model.
 
     Args:
-      experiment: of an algorithm with one task, and a plan.
+      experiment: of a folder with one Algorithm, and a plan.
 
     Raises:
       ConfigError: the folder's code cannot be loaded, or fails; or its algorithm overrides
@@ -612,21 +613,21 @@ def make_learning_task(experiment: Experiment) -> tuple["CompiledUpdates", Any]:
         return CompiledUpdates(algorithm, experiment.optimizers), model
 
 
-def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["CompiledUpdates", Any]]:
-    """Loads TensorFlow, and returns task -> the task that makes its updates, and its model.
+def make_updates_by_name(experiment: Experiment) -> dict[str, tuple["CompiledUpdates", Any]]:
+    """Loads TensorFlow, and returns, by name, what makes the updates, and its model.
 
     Args:
-      experiment: of an algorithm with a plan for each task.
+      experiment: of a folder with a plan for each Algorithm.
 
     Raises:
-      ConfigError: see `require_plans` and `make_learning_task`; or the algorithm has several tasks,
-        and two Models share variables, they are not those of the plans, or something else only
-        works with one task.
+      ConfigError: see `require_plans` and `make_compiled_updates`; or the folder has several
+        Algorithms, and two Models share variables, they are not those of the plans, or something
+        else only works with one Algorithm.
     """
     plans = require_plans(experiment)
     config, folder = experiment.algorithm, experiment.algorithm_folder
     if not isinstance(get_plan(config), Mapping):
-        return {TASK: make_learning_task(experiment)}
+        return {ONLY_NAME: make_compiled_updates(experiment)}
     with without_native_stderr():
         from relaax_like.learn.named_algorithms import NamedAlgorithms
         from relaax_like.learn.updates import CompiledUpdates
@@ -634,24 +635,24 @@ def make_learning_tasks(experiment: Experiment) -> dict[str, tuple["CompiledUpda
         module = load_algorithm_module(folder, "algorithm")
     make_algorithms = get_make_algorithms(module)
     with locate_errors(folder):
-        tasks = NamedAlgorithms(make_algorithms(config, derive_seed(config.seed, "learn")))
-    _refuse_for_several_tasks(experiment, module, len(tasks.algorithms))
-    _validate_tasks(experiment, plans, tasks.algorithms)
-    tasks.validate_sharing(describe_function(make_algorithms))
+        named = NamedAlgorithms(make_algorithms(config, derive_seed(config.seed, "learn")))
+    _refuse_for_several(experiment, module, len(named.algorithms))
+    _validate_names(experiment, plans, named.algorithms)
+    named.validate_sharing(describe_function(make_algorithms))
     made: dict[str, tuple[CompiledUpdates, Any]] = {}
-    for name, algorithm in tasks.algorithms.items():
+    for name, algorithm in named.algorithms.items():
         _refuse_own_predict(algorithm)
-        sharing = tasks.sharing[name]
+        sharing = named.sharing[name]
         other = made[sharing[0]][0] if sharing[0] in made else None
         with locate_errors(folder):
             optimizers = _choose_optimizers(experiment, sharing, algorithm.model)
-            others_train = tasks.find_groups_of_others(name)
-            task = CompiledUpdates(algorithm, optimizers, name, other, others_train)
-            made[name] = task, algorithm.model
+            others_train = named.find_groups_of_others(name)
+            compiled = CompiledUpdates(algorithm, optimizers, name, other, others_train)
+            made[name] = compiled, algorithm.model
     return made
 
 
-def _refuse_beside_agents(experiment: Experiment, algorithm: Any, task: str) -> None:
+def _refuse_beside_agents(experiment: Experiment, algorithm: Any, name: str) -> None:
     """Refuses what learners beside their agents do not support.
 
     Raises:
@@ -665,7 +666,7 @@ def _refuse_beside_agents(experiment: Experiment, algorithm: Any, task: str) -> 
             f"{place}: phases require the values that the previous phases computed, but "
             "relaax-parameter-server.combine.method: avg holds gradients back; set it to fifo"
         )
-    plan = get_own_plan(experiment.algorithm, task)
+    plan = get_own_plan(experiment.algorithm, name)
     if (
         method not in ("fifo", "sync")
         and isinstance(plan, OnPolicy)

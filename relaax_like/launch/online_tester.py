@@ -300,8 +300,8 @@ def describe_without_tests(experiment: Experiment) -> str:
 def _describe_unsupported(experiment: Experiment) -> str:
     return (
         f"learner.eval_freq: {experiment.learner.eval_freq}, but this algorithm's agents have "
-        "several tasks, or act by their own code, and cannot be evaluated during training; set "
-        f"{describe_without_tests(experiment)}"
+        "several Algorithms, or act by their own code, and cannot be evaluated during training; "
+        f"set {describe_without_tests(experiment)}"
     )
 
 

@@ -17,7 +17,7 @@ from relaax_like.config.loader import add_spaces
 from relaax_like.config.models import Experiment
 from relaax_like.config.plan import Episodes, OnPolicy, Replay, get_plan
 from relaax_like.core.metrics import Metrics
-from relaax_like.core.prediction import TASK
+from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.core.records import ClientsReport
 from relaax_like.core.roles import Publisher
 from relaax_like.launch.backprop import set_backprop_workers
@@ -354,8 +354,8 @@ def make_experience_services(
     """
     plan = get_plan(experiment.algorithm)
     plans = {
-        task: one
-        for task, one in (plan if isinstance(plan, Mapping) else {"": plan}).items()
+        name: one
+        for name, one in (plan if isinstance(plan, Mapping) else {"": plan}).items()
         if isinstance(one, OnPolicy | Episodes | Replay)
     }
 
@@ -363,21 +363,21 @@ def make_experience_services(
         set_backprop_workers(experiment)
         keeps = experiment.parameter_server.durability == "journal"
         learners = make_iteration_learners(experiment, publisher, keeps_experience=keeps)
-        return learners if isinstance(plan, Mapping) else {"": learners[TASK]}
+        return learners if isinstance(plan, Mapping) else {"": learners[ONLY_NAME]}
 
     def make_service(
-        task: str,
+        name: str,
         make_learner: "Callable[[], LearnerLoop[AgentSource]]",
         on_failure: Callable[[Exception], None],
     ) -> ExperienceService:
-        own = plans[task]
+        own = plans[name]
         return ExperienceService(
             make_learner,
             own.columns,
             _MAX_ROLLOUT_BYTES,
             on_failure,
             waits=isinstance(own, OnPolicy),
-            task=task,
+            name=name,
             has_others=len(plans) > 1,
         )
 

@@ -20,7 +20,7 @@ from relaax_like.client.values import SpaceValues
 from relaax_like.config.models import Experiment
 from relaax_like.config.seeds import derive_seed
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.core.prediction import TASK, Prediction
+from relaax_like.core.prediction import ONLY_NAME, Prediction
 from relaax_like.core.records import Episode, LearnRequest
 from relaax_like.experience.rollout import Arrays, Rollout, concatenate
 from relaax_like.experience.trajectory_files import TrajectoryWriter, find_trajectories
@@ -159,7 +159,8 @@ def _validate_agents(experiment: Experiment) -> None:
     if not can_play_fixed(experiment):
         raise ConfigError(
             f"{experiment.algorithm_folder}: the agents of this algorithm run their own code, or "
-            "have several tasks, and cannot be recorded; name an experiment with another algorithm"
+            "have several Algorithms, and cannot be recorded; name an experiment with another "
+            "algorithm"
         )
 
 
@@ -308,7 +309,7 @@ def _make_agents(
 ) -> LocalAgents:
     agent_class = load_agent_class(experiment)
     name = f"record-{number}"
-    actor: Any = make_actors(experiment, name, agent_class)[TASK]
+    actor: Any = make_actors(experiment, name, agent_class)[ONLY_NAME]
     if policy == RANDOM:
         recorder.set([variable.value for variable in get_variables(actor.model)], 0)
         spaces = SpaceValues(slots.action_space, ACTION).spaces
@@ -319,7 +320,7 @@ def _make_agents(
     processor = ComputationDataProcessor(actor, recorder, NullMetrics(), name)
     host = BatchHost(
         experiment.algorithm,
-        lambda: {TASK: processor},
+        lambda: {ONLY_NAME: processor},
         agent_class,
         recorded_steps=_ROLLOUT_STEPS,
         is_greedy=policy == GREEDY,

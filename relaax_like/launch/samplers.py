@@ -51,7 +51,7 @@ def open_samplers(
     for bit, on processors of one type. Processes end with this one, also if it is killed.
 
     Args:
-      experiment: of an algorithm with one task.
+      experiment: of a folder with one Algorithm.
       samplers: their number.
       where: "inline": in this process, one after the other; "processes": each in a process of its
         own; "ray:local" or "ray:HOST:PORT": each on one core of a Ray cluster (see `join`).
@@ -113,7 +113,7 @@ def open_sampler(experiment: Experiment, number: int) -> Iterator[AlgoSampler]:
     """Opens one sampler in this process, with the environment's and algorithm's settings.
 
     Args:
-      experiment: complete (see `ask_environment`), and of an algorithm with one task.
+      experiment: complete (see `ask_environment`), and of a folder with one Algorithm.
       number: of the sampler; its environments and random numbers depend on it.
 
     Raises:

@@ -98,7 +98,7 @@ class SavedPolicy(Closing):
     Raises:
       ConfigError: the algorithm cannot be loaded.
       SnapshotError: the snapshot belongs to another model.
-      InvalidInputError: see `open_server`; only for agents with several tasks.
+      InvalidInputError: see `open_server`; only for agents with several Algorithms.
     """
 
     def __init__(self, experiment: Experiment, state: State, client_id: str):

@@ -199,9 +199,9 @@ def _describe_settings(experiment: Experiment) -> dict[str, Any]:
     plan = get_plan(algorithm)
 
     def describe(attribute: str) -> Any:
-        """Returns an attribute of the plan; for several plans, task -> attribute."""
+        """Returns an attribute of the plan; for several plans, name -> attribute."""
         if isinstance(plan, Mapping):
-            return {task: getattr(one, attribute, None) for task, one in plan.items()}
+            return {name: getattr(one, attribute, None) for name, one in plan.items()}
         return getattr(plan, attribute, None)
 
     settings = {

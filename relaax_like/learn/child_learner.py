@@ -30,7 +30,7 @@ _END_SEC = 3.0
 
 
 class ChildLearner(RemoteLearners):
-    """Starts a program that learns, and opens a stream of experience to it for each task.
+    """Starts a program that learns, and opens a stream of experience to it for each Algorithm.
 
         child = ChildLearner([sys.executable, "-m", "relaax_like.launch.learner_main", ...])
         child.start()
@@ -48,7 +48,7 @@ class ChildLearner(RemoteLearners):
         that socket is closed.
       environment: environment variables of the program; None: those of this process.
       on_global_t: called, from another thread, with the newest known environment steps of the run.
-      on_failure: called, from another thread, once for each task, when retrying is useless, as
+      on_failure: called, from another thread, once for each Algorithm, when retrying is useless, as
         after an exit with a status in `fatal`; the program is then not restarted.
       fatal: exit statuses after which a restart would fail in the same way.
     """
@@ -93,15 +93,15 @@ class ChildLearner(RemoteLearners):
             if self._child is not None:
                 self._child.end()
 
-    def _make_remote(self, task: str, manifest: Manifest | None) -> RemoteLearner:
-        assert manifest is not None, "a child's values are those of its task"
+    def _make_remote(self, name: str, manifest: Manifest | None) -> RemoteLearner:
+        assert manifest is not None, "a child's values are those of its Algorithm"
 
         def open_stream() -> CollectStream:
-            return CollectStream(self._get_child().open_call(), manifest, task)
+            return CollectStream(self._get_child().open_call(), manifest, name)
 
         return RemoteLearner(
             open_stream,
-            task,
+            name,
             on_global_t=self._on_global_t,
             on_failure=self._on_failure,
             is_child=True,

@@ -48,7 +48,7 @@ from relaax_like.config.places import (
 from relaax_like.config.plan import Unit, get_own_plan
 from relaax_like.core.manifest import Variable
 from relaax_like.core.moments import Moments
-from relaax_like.core.prediction import LOG_PROB, TASK
+from relaax_like.core.prediction import LOG_PROB, ONLY_NAME
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.minibatches import plan_cut
 from relaax_like.nn.compiling import CompiledFunction
@@ -113,11 +113,11 @@ class Gradient:
 class CompiledAlgorithm:
     """Runs one Algorithm for agents that do not use TensorFlow.
 
-        task = CompiledAlgorithm(PolicyGradient(PolicyModel(config)))
-        task.set_values(parameter_server.get_values())
-        actions, _ = task.predict({"observation": observations})  # [B, 4] -> [B]
-        gradients, costs = task.compute_gradients(...)
-        task.set_values(parameter_server.push_pull(gradients))
+        compiled = CompiledAlgorithm(PolicyGradient(PolicyModel(config)))
+        compiled.set_values(parameter_server.get_values())
+        actions, _ = compiled.predict({"observation": observations})  # [B, 4] -> [B]
+        gradients, costs = compiled.compute_gradients(...)
+        compiled.set_values(parameter_server.push_pull(gradients))
 
     Not thread-safe; each agent has its own, or they use it alternately.
 
@@ -128,16 +128,16 @@ class CompiledAlgorithm:
         of the faster form, and so the last digits of results, depend on the clock; pass False for
         runs that must be repeatable.
       clips: whether gradients are clipped according to the algorithm.
-      task: name of the task, for which the config can have a plan.
+      name: of the Algorithm, for which the config can have a plan.
 
     Attributes:
-      name: the argument `task`.
+      name: the argument.
       statistics: names of the model's running statistics: of inputs, and of returns to scale
         rewards.
       num_gradients: number of the newest gradient or update, which determines its random numbers.
 
     Raises:
-      ConfigError: the config has plans by task, but none for this one, or `groups` of the model has
+      ConfigError: the config has plans by name, but none for this one, or `groups` of the model has
         an unknown attribute; the error names the line.
     """
 
@@ -147,12 +147,12 @@ class CompiledAlgorithm:
         *,
         compile_in_background: bool = False,
         clips: bool = True,
-        task: str = TASK,
+        name: str = ONLY_NAME,
     ):
         self._algorithm = algorithm
         self._clips = clips
         model = algorithm.model
-        self.name = task
+        self.name = name
         self.num_gradients = 0
         self._specify(algorithm.config)
         self._no_steps = to_int64(0)

@@ -101,9 +101,9 @@ class ExperienceService(ExperienceSink):
       on_failure: called, from that thread or from one that adds experience, when learning has
         permanently failed; by default logs the error.
       waits: whether agents wait for an incomplete iteration; False: only for complete ones.
-      task: name of the task, for log lines; "": the only task.
-      has_others: whether other tasks of the run learn, too. Then no agent waits for an incomplete
-        iteration: an agent that waits for one task would delay the others.
+      name: of the Algorithm, for log lines; "": the only one.
+      has_others: whether other Algorithms of the run learn, too. Then no agent waits for an
+        incomplete iteration: an agent that waits for one Algorithm would delay the others.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class ExperienceService(ExperienceSink):
         max_rollout_bytes: int,
         on_failure: Callable[[Exception], None] = log_failure,
         waits: bool = True,
-        task: str = "",
+        name: str = "",
         has_others: bool = False,
     ):
         self._make_learner = make_learner
@@ -124,7 +124,7 @@ class ExperienceService(ExperienceSink):
         self._source: AgentSource | None = None  # once the learner is loaded
         self._waits = waits
         self._holding = RolloutBarrier(waits and not has_others)
-        self._of_task = f" of task {task}" if task else ""
+        self._of_name = f" of {name}" if name else ""
         self._clients: dict[str, _Client] = {}
         self._by_ticket: dict[int, tuple[_Client, int]] = {}
         self._learned_columns = 0
@@ -377,11 +377,11 @@ class ExperienceService(ExperienceSink):
                 self._clients[client_id] = _Client(known.incarnation, received, known.counted)
             self._changed.notify_all()
         what = (
-            f"{self._columns} {'rollout(s)' if self._waits else 'episode(s)'}{self._of_task} at a "
+            f"{self._columns} {'rollout(s)' if self._waits else 'episode(s)'}{self._of_name} at a "
             "time"
         )
         if not loop.source.holds_agents:
-            what = f"from a replay table{self._of_task}"
+            what = f"from a replay table{self._of_name}"
         logger.info("learning, %s", what)
 
         def take(learned: LearnerUpdate | None) -> None:
@@ -395,7 +395,7 @@ class ExperienceService(ExperienceSink):
         loop.close()
         if waiting := loop.source.waiting_columns:
             what = "rollout(s) of one slot" if self._waits else "episode(s)"
-            logger.info("%d %s%s were received but not learned from", waiting, what, self._of_task)
+            logger.info("%d %s%s were received but not learned from", waiting, what, self._of_name)
 
     def _take(self, learned: LearnerUpdate | None, finished: bool) -> None:
         """Takes the result of a turn of the loop, and whether the training has finished."""

@@ -1,4 +1,4 @@
-"""ExperienceServices: one `ExperienceService` for each task, started and ended together."""
+"""ExperienceServices: one `ExperienceService` for each Algorithm, started and ended together."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ _STOP_SEC = 2.0
 
 
 class ExperienceServices:
-    """Starts and ends the services of all tasks together.
+    """Starts and ends the services of all Algorithms together.
 
         services = ExperienceServices(make_learners, make_service, on_failure, ("goal", "control"))
         services.start()
@@ -26,15 +26,15 @@ class ExperienceServices:
         services.stop()
 
     Args:
-      make_learners: returns the learners of all tasks, by task; called once, in the thread of one
-        of the services, because it can import TensorFlow.
-      make_service: makes the service of a task, given its name, the function that makes its
+      make_learners: returns the learners of all Algorithms, by name; called once, in the thread of
+        one of the services, because it can import TensorFlow.
+      make_service: makes the service of an Algorithm, given its name, the function that makes its
         learner, and the callback for failures.
-      on_failure: called once, from a thread, with the first failure of any task.
-      tasks: names of the tasks; "": the only task.
+      on_failure: called once, from a thread, with the first failure of any Algorithm.
+      names: of the Algorithms; "": the only one.
 
     Attributes:
-      sinks: task -> sink of its experience.
+      sinks: name -> sink of its experience.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ExperienceServices:
             ExperienceService,
         ]""",
         on_failure: Callable[[Exception], None],
-        tasks: tuple[str, ...],
+        names: tuple[str, ...],
     ):
         self._make_learners = make_learners
         self._on_failure = on_failure
@@ -53,17 +53,17 @@ class ExperienceServices:
         self._made: Mapping[str, LearnerLoop[AgentSource]] = {}
         self._error: Exception | None = None
         self._failing = threading.Lock()
-        self._services = {task: self._make(task, make_service) for task in tasks}
+        self._services = {name: self._make(name, make_service) for name in names}
         self.sinks: Mapping[str, ExperienceSink] = self._services
 
     @property
     def has_agents(self) -> bool:
-        """Whether a task has agents that can still report steps; see `ExperienceService`."""
+        """Whether an Algorithm has agents that can still report steps; see `ExperienceService`."""
         return any(service.has_agents for service in self._services.values())
 
     @property
     def table_status(self) -> TableStatus:
-        """Status of the tables of all loaded tasks: all overdue updates, the first step."""
+        """Status of the tables of all loaded Algorithms: all overdue updates, the first step."""
         tables = [service.table_status for service in self._services.values()]
         overdue = [one.overdue_updates for one in tables if one.overdue_updates is not None]
         steps = [one.given_up_step for one in tables if one.given_up_step is not None]
@@ -86,11 +86,11 @@ class ExperienceServices:
         for service in self._services.values():
             service.join()
 
-    def _make(self, task: str, make_service: Callable[..., ExperienceService]) -> ExperienceService:
-        return make_service(task, lambda: self._get_learner(task), self._fail)
+    def _make(self, name: str, make_service: Callable[..., ExperienceService]) -> ExperienceService:
+        return make_service(name, lambda: self._get_learner(name), self._fail)
 
-    def _get_learner(self, task: str) -> "LearnerLoop[AgentSource]":
-        """Returns a task's learner; the first call makes the learners of all tasks."""
+    def _get_learner(self, name: str) -> "LearnerLoop[AgentSource]":
+        """Returns an Algorithm's learner; the first call makes the learners of all Algorithms."""
         with self._making:
             if self._error is not None:
                 raise self._error
@@ -100,7 +100,7 @@ class ExperienceServices:
                 except Exception as error:
                     self._error = error
                     raise
-            return self._made[task]
+            return self._made[name]
 
     def _fail(self, error: Exception) -> None:
         if self._failing.acquire(blocking=False):  # it is never released

@@ -34,7 +34,8 @@ _STOP_SEC = 2.0
 class GradientLearner(Learner):
     """Learns from agents' rollouts in its own thread, and pushes gradients to a parameter server.
 
-        learner = GradientLearner(task, plan, parameter_server, RequestQueue(source, waits=True))
+        queue = RequestQueue(source, waits=True)
+        learner = GradientLearner(compiled, plan, parameter_server, queue)
         learner.start(on_update)
         learner.submit(LearnRequest(1, rollout))
         learner.stop()
@@ -50,7 +51,7 @@ class GradientLearner(Learner):
     learning: requests are still answered, but without new values.
 
     Args:
-      task: computes gradients, or this learner's part of them if all learners make each update
+      compiled: computes gradients, or this learner's part of them if all learners make each update
         together; used only by the training thread.
       plan: of an iteration.
       parameter_server: receives the gradients; used only by the training thread.
@@ -69,7 +70,7 @@ class GradientLearner(Learner):
 
     def __init__(
         self,
-        task: CompiledGradients,
+        compiled: CompiledGradients,
         plan: LearningPlan,
         parameter_server: ParameterServerClient,
         requests: RequestQueue,
@@ -79,13 +80,13 @@ class GradientLearner(Learner):
         on_failure: Callable[[ConfigError], None] = lambda error: None,
         learner: BaseLearner | None = None,
     ):
-        self._task = task
+        self._compiled = compiled
         self._parameter_server = parameter_server
         self._on_failure = on_failure
         self._has_failed = False  # permanently
-        task.wants_rows = requests.source.data_handler is not None
-        make_sink = JointPushing if task.is_joint else Pushing
-        self._sink = make_sink(parameter_server, task, requests.source.tally, plan, seed)
+        compiled.wants_rows = requests.source.data_handler is not None
+        make_sink = JointPushing if compiled.is_joint else Pushing
+        self._sink = make_sink(parameter_server, compiled, requests.source.tally, plan, seed)
         self._queue = requests
         requests.get_version = lambda: parameter_server.version
         learner = learner or BaseLearner(BaseLearnerConfig(hook=NO_HOOKS), exp_dir=".")
@@ -106,7 +107,7 @@ class GradientLearner(Learner):
     @property
     def manifest(self) -> Manifest:
         """The layout of the values that agents receive."""
-        return make_manifest(self._task.get_variables())
+        return make_manifest(self._compiled.get_variables())
 
     def metrics(self) -> Metrics:
         """Returns the recorder."""
@@ -143,15 +144,15 @@ class GradientLearner(Learner):
         This includes which shapes have been compiled, and the number of gradients.
         """
         return {
-            "seen": self._task.get_seen(),
-            "gradients": self._task.num_gradients,
+            "seen": self._compiled.get_seen(),
+            "gradients": self._compiled.num_gradients,
             "loop": self._loop.take_state(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores a state; see `Learner`."""
-        self._task.set_seen(state["seen"])
-        self._task.num_gradients = int(state["gradients"])
+        self._compiled.set_seen(state["seen"])
+        self._compiled.num_gradients = int(state["gradients"])
         self._loop.set_state(state["loop"])
 
     def stop(self) -> None:
@@ -175,7 +176,7 @@ class GradientLearner(Learner):
             if not self._thread.is_alive():
                 self._loop.close()
         finally:
-            self._task.close()
+            self._compiled.close()
             self._parameter_server.close()
 
     # In the training thread.
@@ -201,7 +202,7 @@ class GradientLearner(Learner):
                 # The agents first: they might be waiting.
                 self._on_update(update)
                 if update.values is not None:
-                    self._task.set_values(update.values)
+                    self._compiled.set_values(update.values)
             except Exception as error:  # this thread answers all agents
                 self._note_failure("could not take over the values after an iteration", error)
 

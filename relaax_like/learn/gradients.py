@@ -12,7 +12,7 @@ from relaax_like.algorithm.parts import MASK, Parts, flatten, unflatten
 from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced
 from relaax_like.config.places import describe_attribute, describe_place
-from relaax_like.core.prediction import TASK
+from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.learn.compiled_algorithm import (
     CHOSEN,
     CompiledAlgorithm,
@@ -59,9 +59,9 @@ class Shared:
 class CompiledGradients(CompiledAlgorithm):
     """A CompiledAlgorithm that computes one gradient for each phase of each update.
 
-        task = CompiledGradients(algorithm)
-        for gradient in task.compute_updates(**batch, global_t=4096):
-            task.set_values(parameter_server.push_pull(gradient.arrays, gradient.groups))
+        compiled = CompiledGradients(algorithm)
+        for gradient in compiled.compute_updates(**batch, global_t=4096):
+            compiled.set_values(parameter_server.push_pull(gradient.arrays, gradient.groups))
 
     Attributes:
       wants_rows: whether gradients include the results of each row.
@@ -73,7 +73,7 @@ class CompiledGradients(CompiledAlgorithm):
       algorithm: what to learn.
       is_joint: whether several learners make each update together, each of which has some rows of
         the batch; `compute_updates` then needs their group.
-      compile_in_background, clips, task: see `CompiledAlgorithm`. If `is_joint`, gradients are not
+      compile_in_background, clips, name: see `CompiledAlgorithm`. If `is_joint`, gradients are not
         clipped, and never compiled in the background.
 
     Raises:
@@ -88,13 +88,13 @@ class CompiledGradients(CompiledAlgorithm):
         is_joint: bool = False,
         compile_in_background: bool = False,
         clips: bool = True,
-        task: str = TASK,
+        name: str = ONLY_NAME,
     ):
         super().__init__(
             algorithm,
             compile_in_background=compile_in_background and not is_joint,
             clips=clips and not is_joint,
-            task=task,
+            name=name,
         )
         self.wants_rows = False
         self.is_joint = is_joint

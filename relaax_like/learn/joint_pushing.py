@@ -58,18 +58,18 @@ class JointPushing(Pushing):
 
     Args:
       client, tally, plan, seed: see `Pushing`.
-      task: computes this learner's part of gradients; receives values.
+      compiled: computes this learner's part of gradients; receives values.
     """
 
     def __init__(
         self,
         client: ParameterServerClient,
-        task: CompiledGradients,
+        compiled: CompiledGradients,
         tally: Tally,
         plan: LearningPlan,
         seed: int,
     ):
-        super().__init__(client, task, tally, plan, seed)
+        super().__init__(client, compiled, tally, plan, seed)
         self._group = self
         self._is_out = False  # whether the other learners have continued without this one
         self._connection: GroupConnection | None = None
@@ -83,7 +83,7 @@ class JointPushing(Pushing):
         # of a generation.
         self._own_ahead = self._ahead = np.zeros((0, 0))
         self._ahead_generation = -1
-        task.on_compile = self._note_compiling
+        compiled.on_compile = self._note_compiling
 
     @property
     def global_t(self) -> int:
@@ -179,7 +179,7 @@ class JointPushing(Pushing):
         self._total_units, self._units_before = entered.units, entered.units_before
         self._global_t = entered.reply.global_t
         self._take(entered.reply)
-        self._updates = self._task.num_gradients = entered.updates
+        self._updates = self._compiled.num_gradients = entered.updates
 
     def _count_units(self, arguments: Mapping[str, Any]) -> int:
         """Returns the number of rows, or of slots, that minibatches are made of.
@@ -287,7 +287,7 @@ class JointPushing(Pushing):
                 sums=gradient.sums,
                 gradient=gradient.flat,
                 groups=gradient.groups,
-                clip=self._task.clip,
+                clip=self._compiled.clip,
             )
         self.has_pushed = True
         numbers = gradient.compute_numbers(reply.sums)
@@ -313,7 +313,7 @@ class JointPushing(Pushing):
     def _take(self, reply: Reply) -> None:
         assert reply.values is not None
         self.values = self._client.manifest.unpack(reply.values.flat)
-        self._task.set_values(self.values)
+        self._compiled.set_values(self.values)
 
     # The other learners.
 

@@ -355,7 +355,7 @@ class LearnerLoop(Generic[SourceT]):
         began = time.monotonic()
         version = self.newest.version
         with self._sink.lock:
-            with tracing.span("update"), hold_gpu():  # other tasks learn in threads of their own
+            with tracing.span("update"), hold_gpu():  # others learn in threads of their own
                 self._learner.train(iteration)
             update = self._sink.deliver(iteration)
         variables, kept = self._learner.log_variables, self._learner.log_buffer

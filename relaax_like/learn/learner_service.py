@@ -19,7 +19,7 @@ from relaax_like.core.records import LearnerUpdate, LearnRequest, Reply, StreamP
 from relaax_like.core.roles import Learner
 from relaax_like.learn.rollout_messages import bytes_to_rollout
 
-# Task -> learner, and layout of the values.
+# name -> learner, and layout of the values.
 Learners = Mapping[str, tuple[Learner, Manifest]]
 
 
@@ -83,18 +83,18 @@ class LearnerService:
 
     def _serve(self, pair: Pair, learners: Learners) -> None:
         try:
-            _TaskStream(pair, learners).run()
+            _AlgorithmStream(pair, learners).run()
             self._pairs.put(None)
         except Exception as error:
             self.fail(error)
 
 
-class _TaskStream:
-    """Passes one task's experience to its learner, and reports the results to the parent.
+class _AlgorithmStream:
+    """Passes one Algorithm's experience to its learner, and reports the results to the parent.
 
     Args:
       pair: to the parent.
-      learners: by task; the stream's first message names the task.
+      learners: by name; the stream's first message names the Algorithm.
 
     Raises:
       InvalidInputError: the first message is malformed.

@@ -25,7 +25,7 @@ from relaax_like.wire.errors import InvalidInputError
 class LearningPolicy(UpdatePolicy[CompiledUpdates]):
     """A CompiledUpdates with the plan of its iterations; see `UpdatePolicy`.
 
-        policy = LearningPolicy(task, plan, seed)
+        policy = LearningPolicy(compiled, plan, seed)
         policy.load(parameter_server.lease())
         log_vars = policy.forward(policy.data_preprocess(training_data))
         values, optimizers = policy.get_values(), policy.get_optimizers()
@@ -35,7 +35,7 @@ class LearningPolicy(UpdatePolicy[CompiledUpdates]):
         plan `Replay`), and a publisher sets it to the steps counted.
 
     Args:
-      task: owns model and optimizers.
+      compiled: owns model and optimizers.
       plan: of an iteration.
       seed: of the orders of minibatches; a plan `Replay` does not use it.
       run_dir: folder for `training_error.npz`, which is written if numbers are not finite; None:
@@ -48,18 +48,18 @@ class LearningPolicy(UpdatePolicy[CompiledUpdates]):
     global_t: int = 0
 
     def __init__(
-        self, task: CompiledUpdates, plan: LearningPlan, seed: int, run_dir: Path | None = None
+        self, compiled: CompiledUpdates, plan: LearningPlan, seed: int, run_dir: Path | None = None
     ):
-        super().__init__(task, plan, seed)
+        super().__init__(compiled, plan, seed)
         self.global_t = 0
         self._run_dir = run_dir
-        self._names = [variable.name for variable in task.get_variables()]
+        self._names = [variable.name for variable in compiled.get_variables()]
         self._prenormalizes = self._must_prenormalize()
 
     @property
     def lock(self) -> AbstractContextManager[Any]:
         """Held from an update to its publication; see `CompiledUpdates.updating`."""
-        return self._task.updating
+        return self._compiled.updating
 
     def load(self, lease: Lease) -> None:
         """Resumes from the state of a parameter server.
@@ -67,7 +67,7 @@ class LearningPolicy(UpdatePolicy[CompiledUpdates]):
         Raises:
           InvalidInputError: the state belongs to another model or optimizer.
         """
-        self._task.set_values(lease.manifest.unpack(lease.values))
+        self._compiled.set_values(lease.manifest.unpack(lease.values))
         self._set_optimizers(lease.slots, lease.slot_names, lease.steps)
         self.global_t = lease.global_t
         self._prenormalizes = self._must_prenormalize()
@@ -96,7 +96,7 @@ class LearningPolicy(UpdatePolicy[CompiledUpdates]):
             self.rows = {}
             return {"updates": 0}
         try:
-            learned = self._task.update(
+            learned = self._compiled.update(
                 self._make_draw(arguments), global_t=self.global_t, **arguments
             )
         except NotFiniteError as error:
@@ -110,11 +110,11 @@ class LearningPolicy(UpdatePolicy[CompiledUpdates]):
 
     def get_values(self) -> list[np.ndarray]:
         """Returns copies of all variables, in manifest order."""
-        return self._task.get_values()
+        return self._compiled.get_values()
 
     def get_optimizers(self) -> OptimizerState:
         """Returns a copy of the optimizers' state."""
-        return self._task.export_optimizers()
+        return self._compiled.export_optimizers()
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Returns values, optimizers and counts as named arrays."""
@@ -123,7 +123,7 @@ class LearningPolicy(UpdatePolicy[CompiledUpdates]):
             **{f"value/{n}": v for n, v in zip(self._names, self.get_values(), strict=True)},
             **{f"slots/{group}": slots for group, slots in optimizers.slots.items()},
             **{f"steps/{group}": np.array(n) for group, n in optimizers.steps.items()},
-            "updates": np.array(self._task.count_updates(optimizers.steps)),
+            "updates": np.array(self._compiled.count_updates(optimizers.steps)),
             "global_t": np.array(self.global_t),
         }
 
@@ -133,7 +133,7 @@ class LearningPolicy(UpdatePolicy[CompiledUpdates]):
         Raises:
           InvalidInputError: an array is missing, or has the shape of another model or optimizer.
         """
-        known = self._task.export_optimizers()
+        known = self._compiled.export_optimizers()
         needed = [*(f"value/{n}" for n in self._names), *(f"slots/{g}" for g in known.slots)]
         for name in (*needed, *(f"steps/{g}" for g in known.steps), "global_t"):
             if name not in state:
@@ -145,12 +145,12 @@ class LearningPolicy(UpdatePolicy[CompiledUpdates]):
         slots = {group: state[f"slots/{group}"] for group in known.slots}
         steps = {group: int(state[f"steps/{group}"]) for group in known.steps}
         self._set_optimizers(slots, known.slot_names, steps)  # refuses other models, too
-        self._task.set_values([state[f"value/{name}"] for name in self._names])
+        self._compiled.set_values([state[f"value/{name}"] for name in self._names])
         self.global_t = int(state["global_t"])
         self._prenormalizes = self._must_prenormalize()
 
     def _add_statistic(self, name: str, moments: Moments) -> None:
-        self._task.set_statistic(name, self._task.get_statistic(name).merge(moments))
+        self._compiled.set_statistic(name, self._compiled.get_statistic(name).merge(moments))
 
     def _validate(self, arguments: Mapping[str, Any]) -> None:
         self._validate_finite(arguments)
@@ -172,7 +172,7 @@ class LearningPolicy(UpdatePolicy[CompiledUpdates]):
           metrics: costs of the update, if they were computed.
         """
         arrays = {
-            "task": np.array(self._task.name),
+            "task": np.array(self._compiled.name),
             **_name_arrays(arguments),
             **self.state_dict(),
             **{f"cost/{name}": np.array(value) for name, value in (metrics or {}).items()},
@@ -199,8 +199,8 @@ class LearningPolicy(UpdatePolicy[CompiledUpdates]):
     ) -> None:
         names = {group: tuple(one) for group, one in slot_names.items()}
         optimizers = OptimizerState(steps, slots, names)
-        self._task.import_optimizers(optimizers)
-        self._updates = self._task.count_updates(steps)
+        self._compiled.import_optimizers(optimizers)
+        self._updates = self._compiled.count_updates(steps)
 
 
 def _name_arrays(arguments: Mapping[str, Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:

@@ -66,7 +66,7 @@ class Publishing(Sink):
         return LearnerUpdate((), lease.version, lease.global_t, lease.finished, values)
 
     def refresh(self, newest: LearnerUpdate) -> LearnerUpdate:
-        """Updates the schedules' steps to include those of other tasks; see `Sink`."""
+        """Updates the schedules' steps to include those of other Algorithms; see `Sink`."""
         global_t, finished = self._publisher.global_t, self._publisher.finished
         if (global_t, finished) == (newest.global_t, newest.finished):
             return newest

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Pushing(UpdatePolicy[CompiledGradients], Sink):
     """Pushes gradients with the steps and episodes to be counted, and pulls the newest values.
 
-        sink = Pushing(client, task, tally, plan, seed)
+        sink = Pushing(client, compiled, tally, plan, seed)
         first = sink.load()
         log_vars = sink.forward(sink.data_preprocess(training_data))
         values = sink.deliver(training_data).values
@@ -42,7 +42,7 @@ class Pushing(UpdatePolicy[CompiledGradients], Sink):
 
     Args:
       client: of the parameter server, which updates the values.
-      task: computes gradients; receives the values.
+      compiled: computes gradients; receives the values.
       tally: of the steps and episodes that are to be counted.
       plan: of an iteration.
       seed: of the orders of minibatches; a plan `Replay` does not use it.
@@ -63,19 +63,19 @@ class Pushing(UpdatePolicy[CompiledGradients], Sink):
     def __init__(
         self,
         client: ParameterServerClient,
-        task: CompiledGradients,
+        compiled: CompiledGradients,
         tally: Tally,
         plan: LearningPlan,
         seed: int,
     ):
-        super().__init__(task, plan, seed)
+        super().__init__(compiled, plan, seed)
         self._client = client
         self._tally = tally
         self.values: Sequence[np.ndarray] = ()
         self.has_pushed = False
         self.is_ending = False
         if isinstance(plan, Replay):
-            task.wants_rows = task.wants_rows or plan.priority_exponent is not None
+            compiled.wants_rows = compiled.wants_rows or plan.priority_exponent is not None
 
     @property
     def global_t(self) -> int:
@@ -98,7 +98,7 @@ class Pushing(UpdatePolicy[CompiledGradients], Sink):
         """
         self.values = self._client.get_values()
         try:
-            self._task.set_values(self.values)
+            self._compiled.set_values(self.values)
         except ValueError as error:  # InvalidInputError is one
             raise ConfigError(
                 f"the parameter server's values do not fit the model: {error}; use the same "
@@ -142,7 +142,7 @@ class Pushing(UpdatePolicy[CompiledGradients], Sink):
     def push(self, gradient: Gradient) -> None:
         """Pushes a gradient, and pulls the newest values; see `ParameterServerClient.push_pull`.
 
-        The task gets the values, unless it is the last gradient of an iteration.
+        `compiled` gets the values, unless it is the last gradient of an iteration.
         While the parameter server is not available, the push is discarded, and the values stay.
         Steps and episodes are counted with the last gradient of an iteration, so that all updates
         of an iteration see the same schedules, as in one compiled update, and the end of the budget
@@ -160,11 +160,11 @@ class Pushing(UpdatePolicy[CompiledGradients], Sink):
             self.values = self._client.push_pull(gradient.arrays, gradient.groups)
         self.has_pushed = True
         if not gradient.is_last:
-            self._task.set_values(self.values)
+            self._compiled.set_values(self.values)
 
     def state_dict(self) -> dict[str, np.ndarray]:
         """Returns the newest values by name; optimizers are the parameter server's."""
-        names = (variable.name for variable in self._task.get_variables())
+        names = (variable.name for variable in self._compiled.get_variables())
         return {f"value/{n}": v for n, v in zip(names, self.values, strict=True)}
 
     def load_state_dict(self, state: Mapping[str, np.ndarray]) -> None:
@@ -194,7 +194,7 @@ class Pushing(UpdatePolicy[CompiledGradients], Sink):
             if is_measuring or self._plan.update_norm:
                 self._feed_statistics(arguments)
             return {"updates": 0}
-        gradients = self._task.compute_updates(
+        gradients = self._compiled.compute_updates(
             draw, global_t=self.global_t, group=self._group, **arguments
         )
         sums: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""RemoteLearners: the agents' view of the learners of all tasks, in another process."""
+"""RemoteLearners: the agents' view of the learners of all Algorithms, in another process."""
 
 import threading
 import time
@@ -10,7 +10,7 @@ from relaax_like.learn.remote_learner import RemoteLearner
 
 
 class RemoteLearners:
-    """One RemoteLearner for each task, each with its own stream.
+    """One RemoteLearner for each Algorithm, each with its own stream.
 
         learners = RemoteLearners(make_learner)
         learner = learners.learner("goal", names, variables)
@@ -18,7 +18,7 @@ class RemoteLearners:
         learners.stop()
 
     Args:
-      make_learner: makes the learner of a task, not connected, from its name and the argument
+      make_learner: makes the learner of an Algorithm, not connected, from its name and the argument
         `manifest` of `learner`.
     """
 
@@ -28,26 +28,26 @@ class RemoteLearners:
 
     def learner(
         self,
-        task: str = "",
+        name: str = "",
         manifest: Manifest | None = None,
         names: Collection[str] | None = None,
         variables: Sequence[str] | None = None,
     ) -> Learner:
-        """Returns one task's learner, which connects; call it once per task, before agents act.
+        """Returns an Algorithm's learner, which connects; call it once for each, before agents act.
 
         Args:
-          task: name of the task; "": the only task.
-          manifest: of the task's values, for a `ChildLearner`; None: that of the run.
+          name: of the Algorithm; "": the only one.
+          manifest: of the Algorithm's values, for a `ChildLearner`; None: that of the run.
           names: see `RemoteLearner.connect`.
           variables: see `RemoteLearner.connect`.
         """
-        remote = self._make_learner(task, manifest)
+        remote = self._make_learner(name, manifest)
         self._learners.append(remote)
         remote.connect(names, variables)
         return remote
 
     def wait_loaded(self, timeout_sec: float) -> bool:
-        """Waits until the learner of each task has answered once; returns whether they have."""
+        """Waits until each learner has answered once; returns whether they have."""
         end = time.monotonic() + timeout_sec
         return all(r.wait_loaded(max(end - time.monotonic(), 0.0)) for r in self._learners)
 

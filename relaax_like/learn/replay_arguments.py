@@ -14,21 +14,21 @@ if TYPE_CHECKING:  # It imports TensorFlow.
     from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 
 
-def make_replay_arguments(task: "CompiledAlgorithm", batch: Minibatches | None) -> dict[str, Any]:
+def make_replay_arguments(owner: "CompiledAlgorithm", batch: Minibatches | None) -> dict[str, Any]:
     """Returns the arguments of updates, rows `[U * B, ...]` or `[L, U * B, ...]`.
 
     Args:
-      task: whose updates they are.
+      owner: whose updates they are.
       batch: the minibatches of a `ReplayIteration`; not None.
     """
     assert batch is not None
     if isinstance(batch, SequenceBatch):
-        return _make_sequences(task, batch)
+        return _make_sequences(owner, batch)
     return {
         "inputs": _merge_all(batch.observations),
         "next_inputs": _merge_all(batch.next_observations),
         "next_alive": {"alive": (_merge(batch.discounts) > 0).astype(np.float32)},
-        "rewards": task.split_rewards(_merge(batch.returns)),
+        "rewards": owner.split_rewards(_merge(batch.returns)),
         "actions": {**_merge_all(batch.actions), LOG_PROB: _merge(batch.log_prob)},
         "states": {},
         "extras": {
@@ -39,7 +39,7 @@ def make_replay_arguments(task: "CompiledAlgorithm", batch: Minibatches | None) 
     }
 
 
-def _make_sequences(task: "CompiledAlgorithm", batch: SequenceBatch) -> dict[str, Any]:
+def _make_sequences(owner: "CompiledAlgorithm", batch: SequenceBatch) -> dict[str, Any]:
     """Returns the arguments of updates of sequences, which begin with an empty memory."""
     updates, _, size = batch.present.shape
     rows = updates * size
@@ -49,13 +49,13 @@ def _make_sequences(task: "CompiledAlgorithm", batch: SequenceBatch) -> dict[str
         "inputs": {name: array[:-1] for name, array in observations.items()},
         "next_inputs": {name: array[1:] for name, array in observations.items()},
         "next_alive": {"alive": _line_up(batch.continues).astype(np.float32)},
-        "rewards": task.split_rewards(_line_up(batch.rewards)),
+        "rewards": owner.split_rewards(_line_up(batch.rewards)),
         "actions": {
             **{name: _line_up(array) for name, array in batch.actions.items()},
             LOG_PROB: _line_up(batch.log_prob),
         },
         "states": {
-            name: np.zeros((rows, *shape), np.float32) for name, shape in task.state_shapes.items()
+            name: np.zeros((rows, *shape), np.float32) for name, shape in owner.state_shapes.items()
         },
         "extras": {
             **{name: _line_up(array) for name, array in batch.extras.items()},

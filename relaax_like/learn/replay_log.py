@@ -57,13 +57,13 @@ GIVEN_UP = (
 )
 
 
-def name_replay_folder(task: str = "") -> str:
+def name_replay_folder(name: str = "") -> str:
     """Returns the name of the folder, in the folder of checkpoints.
 
     Args:
-      task: one of several tasks; "": the only task.
+      name: of one of several Algorithms; "": the only one.
     """
-    return f"replay-{task}" if task else "replay"
+    return f"replay-{name}" if name else "replay"
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ class RolloutLayout:
         )
 
     def select(self, rollout: Rollout) -> Rollout:
-        """Returns a rollout without the inputs that only other tasks of the agent see."""
+        """Returns a rollout without the inputs that only other Algorithms of the agent see."""
         if rollout.inputs.keys() <= self._inputs.keys():
             return rollout
         return replace(

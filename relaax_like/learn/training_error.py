@@ -9,7 +9,7 @@ It contains plain arrays, which `numpy.load(path, allow_pickle=False)` also read
 | `slots/GROUP`, `steps/GROUP` | optimizer state, and numbers of optimizer steps, after it |
 | `updates`, `global_t` | numbers of updates and of environment steps so far |
 | `cost/NAME` | costs and metrics, if updates were made: means up to the one that failed |
-| `task` | name of the task; `RL` if the algorithm has only one |
+| `task` | name of the Algorithm; `RL` if there is only one |
 | `settings` | text of the run's config.yaml, if there is one |
 """
 

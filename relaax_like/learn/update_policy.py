@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from relaax_like.learn.replayed import ReplayIteration
 
 
-TaskT = TypeVar("TaskT", bound="CompiledAlgorithm")
+CompiledT = TypeVar("CompiledT", bound="CompiledAlgorithm")
 
 
-class UpdatePolicy(abc.ABC, Generic[TaskT]):
+class UpdatePolicy(abc.ABC, Generic[CompiledT]):
     """The policy of a BaseLearner: learns from an iteration by the plan, in random minibatches.
 
     The minibatches depend on the seed and on the number of updates so far: a run that resumes from
@@ -42,7 +42,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         `[U * B]` or `[L, U * B]`; {} if there are none.
 
     Args:
-      task: computes updates or gradients.
+      compiled: computes updates or gradients.
       plan: of an iteration.
       seed: of the orders of minibatches.
 
@@ -51,19 +51,19 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         the plan needs running statistics that the model does not have.
     """
 
-    def __init__(self, task: TaskT, plan: LearningPlan, seed: int):
+    def __init__(self, compiled: CompiledT, plan: LearningPlan, seed: int):
         self.rows: Mapping[str, np.ndarray] = {}
-        self._task = task
+        self._compiled = compiled
         self._plan = plan
         self._seed = seed
         self._updates = 0
-        self._statistics = [name for name in task.statistics if name != RETURN_STATISTIC]
+        self._statistics = [name for name in compiled.statistics if name != RETURN_STATISTIC]
         self._reward_scale = (
             None if plan.reward_discount is None else RewardScale(plan.reward_discount)
         )
         if self._reward_scale is not None:
-            task.validate_one_reward("plan.reward_discount scales one reward")
-            if RETURN_STATISTIC not in task.statistics:
+            compiled.validate_one_reward("plan.reward_discount scales one reward")
+            if RETURN_STATISTIC not in compiled.statistics:
                 raise ConfigError(
                     f"plan: reward_discount is {plan.reward_discount}, but the model has no "
                     f"running statistic {RETURN_STATISTIC!r}; add "
@@ -97,7 +97,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
             from relaax_like.learn.replay_arguments import make_replay_arguments
 
             data = cast("ReplayIteration", data)
-            arguments = make_replay_arguments(self._task, data.minibatches)
+            arguments = make_replay_arguments(self._compiled, data.minibatches)
             self._validate(arguments)
             for name, moments in data.statistics.items():
                 self._add_statistic(name, moments)
@@ -106,14 +106,14 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         data = cast(TrainingData, data)
         self._dense = dense = make_dense(stack_history(data.rollout))
         rollout = dense.rollout
-        arguments = self._task.make_arguments(rollout, cut_ends(rollout))
+        arguments = self._compiled.make_arguments(rollout, cut_ends(rollout))
         self._validate(arguments)
         self._begin(arguments)
         if self._reward_scale is None:
             return arguments
         keys = data.keys if dense.order is None else data.keys[dense.columns]
         rewards = self._scale_rewards(rollout.rewards, rollout.next_alive, keys, rollout.valid)
-        return {**arguments, "rewards": self._task.split_rewards(rewards)}
+        return {**arguments, "rewards": self._compiled.split_rewards(rewards)}
 
     @property
     @abc.abstractmethod
@@ -136,7 +136,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
 
     def review(self, numbers: Mapping[str, Any]) -> None:
         """Shows the algorithm what `forward` has returned."""
-        self._task.review(numbers, int(numbers["updates"]))
+        self._compiled.review(numbers, int(numbers["updates"]))
 
     def get_sums(self) -> np.ndarray:
         """Returns the discounted sums of rewards of the slots, `[slots]`; empty without scaling."""
@@ -203,7 +203,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         """Returns whether the next iteration only feeds the statistics."""
         if not self._plan.prenormalize_steps or self._updates:
             return False
-        seen = min(self._task.get_statistic(name).count for name in self._statistics)
+        seen = min(self._compiled.get_statistic(name).count for name in self._statistics)
         # Statistics before the first step belong to the policy from which the run starts.
         return seen < self._plan.prenormalize_steps and (self.global_t > 0 or not seen)
 
@@ -211,7 +211,7 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
         """Adds the iteration's inputs to their running statistics."""
         inputs, mask = arguments["inputs"], _find_mask(arguments)
         for name in self._statistics:
-            shape, rows = self._task.get_statistic(name).mean.shape, inputs[name]
+            shape, rows = self._compiled.get_statistic(name).mean.shape, inputs[name]
             rows = rows.reshape(-1, *shape) if mask is None else rows[mask > 0]
             self._add_statistic(name, Moments.of(rows))
 
@@ -226,10 +226,10 @@ class UpdatePolicy(abc.ABC, Generic[TaskT]):
             return rewards
         before = self._reward_scale.sums
         sums = self._reward_scale.add(rewards[..., 0], next_alive, keys, valid)
-        moments = Moments.of(sums.ravel() if valid is None else sums[valid])
+        own = Moments.of(sums.ravel() if valid is None else sums[valid])
         try:
-            scale = self._task.get_statistic(RETURN_STATISTIC).merge(self._join_moments(moments))
-            self._add_statistic(RETURN_STATISTIC, moments)
+            scale = self._compiled.get_statistic(RETURN_STATISTIC).merge(self._join_moments(own))
+            self._add_statistic(RETURN_STATISTIC, own)
         except Exception:
             self._reward_scale.sums = before
             raise

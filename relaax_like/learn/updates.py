@@ -17,7 +17,7 @@ from relaax_like.algorithm.tracing import Traced, make_concrete
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.places import describe_place
 from relaax_like.core.moments import Moments
-from relaax_like.core.prediction import TASK
+from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.learn.compiled_algorithm import CompiledAlgorithm, to_int64
 from relaax_like.learn.draw import Draw
 from relaax_like.learn.gradients import find_phases
@@ -90,9 +90,9 @@ class OptimizerState:
 class CompiledUpdates(CompiledAlgorithm):
     """A CompiledAlgorithm that also owns the optimizers of its variables.
 
-        task = CompiledUpdates(algorithm, config.optimizers)
-        learned = task.update(Draw(batch_size=256, epochs=4, seed=7), **rollout, global_t=4096)
-        publish(task.get_values(), task.export_optimizers())
+        compiled = CompiledUpdates(algorithm, config.optimizers)
+        learned = compiled.update(Draw(batch_size=256, epochs=4, seed=7), **rollout, global_t=4096)
+        publish(compiled.get_values(), compiled.export_optimizers())
 
     Costs, gradients, clipping, optimizer steps, targets and the algorithm's methods are one
     compiled graph. Predictions that read the same variables wait until a call is over. A gradient
@@ -108,7 +108,7 @@ class CompiledUpdates(CompiledAlgorithm):
     Args:
       algorithm: defines the costs to minimise.
       optimizers: one for each variable group of the model.
-      task: see `CompiledAlgorithm`.
+      name: see `CompiledAlgorithm`.
       other: another one of the same Model, whose optimizers it shares; None: it has its own.
       others_train: variable groups that others of the same Model train, too.
 
@@ -122,11 +122,11 @@ class CompiledUpdates(CompiledAlgorithm):
         self,
         algorithm: Algorithm,
         optimizers: Mapping[str, OptimizerConfig],
-        task: str = TASK,
+        name: str = ONLY_NAME,
         other: "CompiledUpdates | None" = None,
         others_train: Collection[str] = (),
     ):
-        super().__init__(algorithm, task=task)
+        super().__init__(algorithm, name=name)
         groups = self._group_variables()
         _validate_groups("optimizers", optimizers, groups)
         self._phases = find_phases(algorithm, list(groups))

@@ -105,8 +105,8 @@ class Store:
       manifest: the layout.
       initial_flat: [total_bytes] uint8, copied.
       optimizers: variable group -> optimizer, for each group of the manifest. The group
-        TASK/NAME of a task can also use the optimizer of NAME or, failing that, "default",
-        which several groups can share.
+        ALGORITHM/NAME of an Algorithm can also use the optimizer of NAME or, failing that,
+        "default", which several groups can share.
       follows: target variable -> what it follows; other targets change only with publications.
         None: no target follows anything.
       expects_gradients: False: kernels are compiled at the first gradient, if there is one.

@@ -34,9 +34,9 @@ class BatchSlots(Slots):
 
     Args:
       agent: of all slots.
-      processor: of the agent's main task; knows when the training has finished.
+      processor: of the agent's main Algorithm; knows when the training has finished.
       spec: of the slots. Those that exploit also continue after the end of training.
-      plan: of the main task.
+      plan: of the main Algorithm.
       history: joins the newest observations; None: the model sees one at a time.
       shape: gives observations the model's form; None: they have it.
       needs_finals: whether the final observation of a terminated episode is needed, as for the goal
@@ -93,7 +93,7 @@ class BatchSlots(Slots):
     def _find_unsupported(self, plan: Plan) -> dict[str, str]:
         both = (PRESENT, EXECUTED)
         if not self._agent.can_be_absent:
-            why = "the agents of this algorithm store steps themselves, or have several tasks"
+            why = "the agents of this algorithm store steps themselves, or have several Algorithms"
             return dict.fromkeys(both, why)
         unsupported = {}
         if self._history is not None:

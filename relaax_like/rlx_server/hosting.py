@@ -77,7 +77,7 @@ class AgentHost(abc.ABC):
           InvalidInputError: `max_wait_sec` is set, but the agents can block.
           ServerUnavailableError: the parameter server or the learner is not ready.
           ConfigError: the algorithm folder's code fails, the agent class or the settings do not fit
-            its tasks, or the run has another model.
+            its Algorithms, or the run has another model.
           RelaaxError: the parameter server or the learner refuses these agents; see
             `Learner.start`.
           Exception: raised by the constructor of the agent class.
@@ -115,11 +115,11 @@ def predict_by_name(
 
 
 class BatchHost(AgentHost):
-    """Makes batch-native agents, which share one model and one processor for each task.
+    """Makes batch-native agents, which share one model and one processor for each Algorithm.
 
     Args:
-      config: the algorithm's `Config`; its `rollout_steps` is a number, or one for each task.
-      make_processors: opens the shared processors, task -> processor, for the first agent; returns
+      config: the algorithm's `Config`; its `rollout_steps` is a number, or one for each Algorithm.
+      make_processors: opens the shared processors, name -> processor, for the first agent; returns
         them without starting them.
       agent_class: of the agents.
       rollouts_ahead: see `ahead` of `OnlineHelper`.
@@ -148,7 +148,7 @@ class BatchHost(AgentHost):
         self._make_processors = make_processors
         self._lock = threading.Lock()  # guards the making of _processors
         self._processors: Mapping[str, ComputationDataProcessor] = {}
-        self._predict: Callable[[Sequence[Request]], list[Prediction]] = self._predict_by_task
+        self._predict: Callable[[Sequence[Request]], list[Prediction]] = self._predict_by_name
 
     def make_slot_agents(self, spec: SlotSpec) -> Slots:
         """Builds one agent for all slots; see `AgentHost`, also for the errors."""
@@ -174,12 +174,12 @@ class BatchHost(AgentHost):
         agent.exploit = agent.exploit and not spec.draws
         return BatchSlots(
             agent,
-            processors[self._main_task],
+            processors[self._main_algorithm],
             spec,
-            self._get_plan(self._main_task),
+            self._get_plan(self._main_algorithm),
             ObservationHistory(length, spec.slots) if length > 1 else None,
             _make_shaper(self._config, processors.values(), observation_spaces),
-            any(self._get_plan(task).replaces_goals for task in processors),
+            any(self._get_plan(name).replaces_goals for name in processors),
             Ranges(self.ranges, observation_spaces, spec.action_spaces),
         )
 
@@ -203,41 +203,41 @@ class BatchHost(AgentHost):
         Raises:
           ServerUnavailableError: the parameter server or the learner is not ready.
           ConfigError: the algorithm folder's code fails, the agent class or the settings do not fit
-            its tasks, or the run has another model.
+            its Algorithms, or the run has another model.
           RelaaxError: see `Learner.start`.
           Exception: raised by the constructor of the agent class.
         """
         wait_sec = None if max_wait_sec is None else max_wait_sec * AGENT_SHARE
         helpers = {}
-        for task, processor in self._get_processors().items():
-            plan = self._get_plan(task) if self._recorded_steps is None else Plan()
-            helpers[task] = OnlineHelper(
+        for name, processor in self._get_processors().items():
+            plan = self._get_plan(name) if self._recorded_steps is None else Plan()
+            helpers[name] = OnlineHelper(
                 processor,
                 slots,
-                self._recorded_steps or get_rollout_steps(self._config, task),
+                self._recorded_steps or get_rollout_steps(self._config, name),
                 plan=plan,
                 ahead=self._rollouts_ahead,
                 max_wait_sec=wait_sec,
                 client=client,
                 max_segment_sec=self._max_segment_sec if plan.takes_gaps else None,
             )
-            helpers[task].on_learned = on_learned
+            helpers[name].on_learned = on_learned
         agent = self._agent_class(helpers, slots, config=self._config, learning=learning)
         agent.exploit = agent.exploit or self._is_greedy
         return agent
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
-        """Answers the requests of all agents, in one call for each task.
+        """Answers the requests of all agents, in one call for each Algorithm.
 
         Raises:
-          RelaaxError: there are several tasks, and an agent asked for one that does not exist; or
-            see `ComputationDataProcessor.predict`.
+          RelaaxError: there are several Algorithms, and an agent asked for one that does not exist;
+            or see `ComputationDataProcessor.predict`.
         """
         return self._predict(requests)
 
     def take_state(self) -> dict[str, Any]:
-        """Returns the shared processors' state by task; call while nothing is in progress."""
-        return {task: processor.take_state() for task, processor in self._processors.items()}
+        """Returns the shared processors' state by name; call while nothing is in progress."""
+        return {name: processor.take_state() for name, processor in self._processors.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Resumes from what `take_state` returned, after agents were made.
@@ -245,8 +245,8 @@ class BatchHost(AgentHost):
         Raises:
           InvalidInputError: see `Learner.set_state`.
         """
-        for task, processor in self._processors.items():
-            processor.set_state(state[task])
+        for name, processor in self._processors.items():
+            processor.set_state(state[name])
 
     def close(self) -> None:
         """Stops learning, after the gradients in progress.
@@ -261,23 +261,23 @@ class BatchHost(AgentHost):
         for stop in stops:
             stop.result()
 
-    def _predict_by_task(self, requests: Sequence[Request]) -> list[Prediction]:
-        if unknown := {request.task for request in requests} - self._processors.keys():
+    def _predict_by_name(self, requests: Sequence[Request]) -> list[Prediction]:
+        if unknown := {request.algorithm for request in requests} - self._processors.keys():
             raise RelaaxError(
-                f"class {self._agent_class.__name__} asked for task {min(unknown)!r}, but the "
-                f"algorithm has the tasks {', '.join(self._processors)}; ask for one of them"
+                f"class {self._agent_class.__name__} asked for the Algorithm {min(unknown)!r}, but "
+                f"there are {', '.join(self._processors)}; ask for one of them"
             )
-        names = [request.task for request in requests]
+        names = [request.algorithm for request in requests]
         return predict_by_name(
-            names, requests, lambda task, own: self._processors[task].predict(own)
+            names, requests, lambda name, own: self._processors[name].predict(own)
         )
 
-    def _get_plan(self, task: str) -> Plan:
-        return get_own_plan(self._config, task) or Plan()
+    def _get_plan(self, name: str) -> Plan:
+        return get_own_plan(self._config, name) or Plan()
 
     @property
-    def _main_task(self) -> str:
-        return self._agent_class.main_task or next(iter(self._processors))
+    def _main_algorithm(self) -> str:
+        return self._agent_class.main_algorithm or next(iter(self._processors))
 
     def _get_processors(self) -> Mapping[str, ComputationDataProcessor]:
         # Hellos must not wait for each other while the parameter server is unavailable.
@@ -291,7 +291,7 @@ class BatchHost(AgentHost):
             processors = self._processors
         finally:
             self._lock.release()
-        if processors[self._main_task].finished:
+        if processors[self._main_algorithm].finished:
             # The parameter server might have been restarted since, with a larger budget.
             for processor in processors.values():
                 refreshed = threading.Event()
@@ -301,12 +301,11 @@ class BatchHost(AgentHost):
 
     def _start_processors(self) -> Mapping[str, ComputationDataProcessor]:
         processors = dict(self._make_processors())
-        main = self._agent_class.main_task
+        main = self._agent_class.main_algorithm
         if main is not None and main not in processors:
             raise ConfigError(
-                f"class {self._agent_class.__name__}: main_task is {main!r}, but the algorithm "
-                f"has the task{'s' * (len(processors) > 1)} {', '.join(processors)}; set main_task "
-                "to one of its tasks, or to None for the first one"
+                f"class {self._agent_class.__name__}: main_algorithm is {main!r}, expected one "
+                f"of {', '.join(processors)}, or None for the first one; set it to one of these"
             )
         try:
             for processor in processors.values():

@@ -57,8 +57,8 @@ class PolicyHost(AgentHost):
 
     def predict(self, requests: Sequence[Request]) -> list[Prediction]:
         """Answers the requests of `PolicySlots`, in one call for each policy."""
-        parts = [request.task.partition("/") for request in requests]
-        inner = [one._replace(task=task) for one, (*_, task) in zip(requests, parts, strict=True)]
+        parts = [request.algorithm.partition("/") for request in requests]
+        inner = [r._replace(algorithm=name) for r, (*_, name) in zip(requests, parts, strict=True)]
         names = [policy for policy, *_ in parts]
         return predict_by_name(names, inner, lambda name, own: self._hosts[name].predict(own))
 

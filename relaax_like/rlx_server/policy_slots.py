@@ -110,7 +110,7 @@ class PolicySlots(Slots):
             part = self._waiting[0]
             request = part.slots.request()
             if request is not None:
-                return request._replace(task=f"{part.policy}/{request.task}")
+                return request._replace(algorithm=f"{part.policy}/{request.algorithm}")
             self._note(part, part.slots.decide(None))
         return None
 

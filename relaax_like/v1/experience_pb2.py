@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from relaax_like.v1 import parameter_server_pb2 as relaax__like_dot_v1_dot_parameter__server__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1frelaax_like/v1/experience.proto\x12\trelaax.v1\x1a%relaax_like/v1/parameter_server.proto\"\x99\x03\n\x10\x45xperienceHeader\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\r\n\x05\x61gent\x18\x04 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x05 \x01(\r\x12$\n\x08\x65pisodes\x18\x06 \x03(\x0b\x32\x12.relaax.v1.Episode\x12\x15\n\rrollout_bytes\x18\x07 \x01(\x04\x12\x13\n\x0b\x66irst_chunk\x18\x08 \x01(\x0c\x12\x14\n\x0chave_version\x18\t \x01(\x04\x12\x12\n\nhave_epoch\x18\n \x01(\x04\x12\x0e\n\x06leaves\x18\x0b \x01(\x08\x12$\n\x06ranges\x18\x0c \x03(\x0b\x32\x14.relaax.v1.ByteRange\x12\x11\n\tenv_steps\x18\r \x01(\x04\x12\x14\n\x0csampling_sec\x18\x0e \x01(\x01\x12\x0c\n\x04task\x18\x0f \x01(\t\x12\x0e\n\x06urgent\x18\x10 \x01(\x08\x12\x0e\n\x06\x66ormat\x18\x11 \x01(\r\x12\"\n\x07players\x18\x12 \x03(\x0b\x32\x11.relaax.v1.Player\"[\n\x11\x45xperienceRequest\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1b.relaax.v1.ExperienceHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"p\n\x12\x45xperienceProgress\x12\x18\n\x10received_through\x18\x01 \x01(\x04\x12\x18\n\x10released_through\x18\x02 \x01(\x04\x12&\n\x06header\x18\x03 \x01(\x0b\x32\x16.relaax.v1.ReplyHeader\"]\n\x0f\x45xperienceReply\x12\x31\n\x08progress\x18\x01 \x01(\x0b\x32\x1d.relaax.v1.ExperienceProgressH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part2U\n\nExperience\x12G\n\x07\x43ollect\x12\x1c.relaax.v1.ExperienceRequest\x1a\x1a.relaax.v1.ExperienceReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1frelaax_like/v1/experience.proto\x12\trelaax.v1\x1a%relaax_like/v1/parameter_server.proto\"\x9e\x03\n\x10\x45xperienceHeader\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x06\x12\x10\n\x08sequence\x18\x03 \x01(\x04\x12\r\n\x05\x61gent\x18\x04 \x01(\t\x12\x0f\n\x07\x63olumns\x18\x05 \x01(\r\x12$\n\x08\x65pisodes\x18\x06 \x03(\x0b\x32\x12.relaax.v1.Episode\x12\x15\n\rrollout_bytes\x18\x07 \x01(\x04\x12\x13\n\x0b\x66irst_chunk\x18\x08 \x01(\x0c\x12\x14\n\x0chave_version\x18\t \x01(\x04\x12\x12\n\nhave_epoch\x18\n \x01(\x04\x12\x0e\n\x06leaves\x18\x0b \x01(\x08\x12$\n\x06ranges\x18\x0c \x03(\x0b\x32\x14.relaax.v1.ByteRange\x12\x11\n\tenv_steps\x18\r \x01(\x04\x12\x14\n\x0csampling_sec\x18\x0e \x01(\x01\x12\x11\n\talgorithm\x18\x0f \x01(\t\x12\x0e\n\x06urgent\x18\x10 \x01(\x08\x12\x0e\n\x06\x66ormat\x18\x11 \x01(\r\x12\"\n\x07players\x18\x12 \x03(\x0b\x32\x11.relaax.v1.Player\"[\n\x11\x45xperienceRequest\x12-\n\x06header\x18\x01 \x01(\x0b\x32\x1b.relaax.v1.ExperienceHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"p\n\x12\x45xperienceProgress\x12\x18\n\x10received_through\x18\x01 \x01(\x04\x12\x18\n\x10released_through\x18\x02 \x01(\x04\x12&\n\x06header\x18\x03 \x01(\x0b\x32\x16.relaax.v1.ReplyHeader\"]\n\x0f\x45xperienceReply\x12\x31\n\x08progress\x18\x01 \x01(\x0b\x32\x1d.relaax.v1.ExperienceProgressH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part2U\n\nExperience\x12G\n\x07\x43ollect\x12\x1c.relaax.v1.ExperienceRequest\x1a\x1a.relaax.v1.ExperienceReply(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,13 +33,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'relaax_like.v1.experience_p
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_EXPERIENCEHEADER']._serialized_start=86
-  _globals['_EXPERIENCEHEADER']._serialized_end=495
-  _globals['_EXPERIENCEREQUEST']._serialized_start=497
-  _globals['_EXPERIENCEREQUEST']._serialized_end=588
-  _globals['_EXPERIENCEPROGRESS']._serialized_start=590
-  _globals['_EXPERIENCEPROGRESS']._serialized_end=702
-  _globals['_EXPERIENCEREPLY']._serialized_start=704
-  _globals['_EXPERIENCEREPLY']._serialized_end=797
-  _globals['_EXPERIENCE']._serialized_start=799
-  _globals['_EXPERIENCE']._serialized_end=884
+  _globals['_EXPERIENCEHEADER']._serialized_end=500
+  _globals['_EXPERIENCEREQUEST']._serialized_start=502
+  _globals['_EXPERIENCEREQUEST']._serialized_end=593
+  _globals['_EXPERIENCEPROGRESS']._serialized_start=595
+  _globals['_EXPERIENCEPROGRESS']._serialized_end=707
+  _globals['_EXPERIENCEREPLY']._serialized_start=709
+  _globals['_EXPERIENCEREPLY']._serialized_end=802
+  _globals['_EXPERIENCE']._serialized_start=804
+  _globals['_EXPERIENCE']._serialized_end=889
 # @@protoc_insertion_point(module_scope)

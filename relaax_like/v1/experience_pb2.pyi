@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ExperienceHeader(_message.Message):
-    __slots__ = ("client_id", "incarnation", "sequence", "agent", "columns", "episodes", "rollout_bytes", "first_chunk", "have_version", "have_epoch", "leaves", "ranges", "env_steps", "sampling_sec", "task", "urgent", "format", "players")
+    __slots__ = ("client_id", "incarnation", "sequence", "agent", "columns", "episodes", "rollout_bytes", "first_chunk", "have_version", "have_epoch", "leaves", "ranges", "env_steps", "sampling_sec", "algorithm", "urgent", "format", "players")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
@@ -23,7 +23,7 @@ class ExperienceHeader(_message.Message):
     RANGES_FIELD_NUMBER: _ClassVar[int]
     ENV_STEPS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_SEC_FIELD_NUMBER: _ClassVar[int]
-    TASK_FIELD_NUMBER: _ClassVar[int]
+    ALGORITHM_FIELD_NUMBER: _ClassVar[int]
     URGENT_FIELD_NUMBER: _ClassVar[int]
     FORMAT_FIELD_NUMBER: _ClassVar[int]
     PLAYERS_FIELD_NUMBER: _ClassVar[int]
@@ -41,11 +41,11 @@ class ExperienceHeader(_message.Message):
     ranges: _containers.RepeatedCompositeFieldContainer[_parameter_server_pb2.ByteRange]
     env_steps: int
     sampling_sec: float
-    task: str
+    algorithm: str
     urgent: bool
     format: int
     players: _containers.RepeatedCompositeFieldContainer[_parameter_server_pb2.Player]
-    def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., agent: _Optional[str] = ..., columns: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[_parameter_server_pb2.Episode, _Mapping]]] = ..., rollout_bytes: _Optional[int] = ..., first_chunk: _Optional[bytes] = ..., have_version: _Optional[int] = ..., have_epoch: _Optional[int] = ..., leaves: bool = ..., ranges: _Optional[_Iterable[_Union[_parameter_server_pb2.ByteRange, _Mapping]]] = ..., env_steps: _Optional[int] = ..., sampling_sec: _Optional[float] = ..., task: _Optional[str] = ..., urgent: bool = ..., format: _Optional[int] = ..., players: _Optional[_Iterable[_Union[_parameter_server_pb2.Player, _Mapping]]] = ...) -> None: ...
+    def __init__(self, client_id: _Optional[str] = ..., incarnation: _Optional[int] = ..., sequence: _Optional[int] = ..., agent: _Optional[str] = ..., columns: _Optional[int] = ..., episodes: _Optional[_Iterable[_Union[_parameter_server_pb2.Episode, _Mapping]]] = ..., rollout_bytes: _Optional[int] = ..., first_chunk: _Optional[bytes] = ..., have_version: _Optional[int] = ..., have_epoch: _Optional[int] = ..., leaves: bool = ..., ranges: _Optional[_Iterable[_Union[_parameter_server_pb2.ByteRange, _Mapping]]] = ..., env_steps: _Optional[int] = ..., sampling_sec: _Optional[float] = ..., algorithm: _Optional[str] = ..., urgent: bool = ..., format: _Optional[int] = ..., players: _Optional[_Iterable[_Union[_parameter_server_pb2.Player, _Mapping]]] = ...) -> None: ...
 
 class ExperienceRequest(_message.Message):
     __slots__ = ("header", "chunk")

@@ -66,7 +66,7 @@ class NotAllowedError(RelaaxError):
 
 
 class LeasedError(RelaaxError):
-    """The run learns in another place, with another learner or with other tasks.
+    """The run learns in another place, with another learner or with other Algorithms.
 
     So what was sent or requested, such as gradients, experience or a snapshot, is refused. A retry
     would fail, too.

@@ -12,7 +12,7 @@ from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.agent.history import ObservationHistory
 from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.config.plan import Plan
-from relaax_like.core.prediction import TASK, Prediction
+from relaax_like.core.prediction import ONLY_NAME, Prediction
 from relaax_like.core.records import Episode, Playing
 from relaax_like.experience.rollout import Executed
 from relaax_like.rlx_server.batch_slots import BatchSlots
@@ -64,7 +64,7 @@ def make_agent(
     helper = OnlineHelper(processor, SLOTS, steps, **options)
     helper.on_learned = on_learned
     return SimpleRLAgent(
-        {TASK: helper}, SLOTS, learning=learning, reward_shaping_f=reward_shaping_f
+        {ONLY_NAME: helper}, SLOTS, learning=learning, reward_shaping_f=reward_shaping_f
     )
 
 
@@ -216,7 +216,7 @@ def test_refused_rollouts_of_all_agents_cause_one_line_per_second_at_most(caplog
             predict(agent, step)
             rewards = np.full((SLOTS, 1), 1e18 if step % 2 else 1.0)
             agent.observe(observe(step), **{**end(), "rewards": rewards})
-        assert agent.helpers[TASK].refused_rollouts == 3
+        assert agent.helpers[ONLY_NAME].refused_rollouts == 3
     assert 1 <= caplog.text.count("discarding a rollout") <= 2
 
 
@@ -227,7 +227,7 @@ def test_unfinished_steps_are_counted(steps):
     for step in range(steps):
         predict(agent, 0)
         agent.observe(observe(step), **end())
-    assert agent.helpers[TASK].unfinished_steps == steps * SLOTS
+    assert agent.helpers[ONLY_NAME].unfinished_steps == steps * SLOTS
 
 
 def test_a_hanging_server_is_waited_for_a_while_only_and_rollouts_are_discarded_until_it_is_back():

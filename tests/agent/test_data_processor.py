@@ -17,8 +17,8 @@ from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 CONFIG = make_config(layers=(8,), rollout_steps=5, learning_rate=0.0, max_gradient_norm=None)
 
 
-def compute_gradients(task, rollout):
-    return task.compute_gradients(
+def compute_gradients(compiled, rollout):
+    return compiled.compute_gradients(
         inputs=rollout.inputs,
         next_inputs=rollout.next_inputs,
         next_alive={"alive": rollout.next_alive},
@@ -28,10 +28,10 @@ def compute_gradients(task, rollout):
 
 
 def test_the_gradient_on_many_agents_rows_is_the_mean_of_their_own():
-    task = CompiledAlgorithm(make_algorithm(CONFIG))
+    compiled = CompiledAlgorithm(make_algorithm(CONFIG))
     rollouts = [make_rollout(3, seed) for seed in range(4)]
-    own = [compute_gradients(task, rollout) for rollout in rollouts]
-    together = compute_gradients(task, concatenate(rollouts))
+    own = [compute_gradients(compiled, rollout) for rollout in rollouts]
+    together = compute_gradients(compiled, concatenate(rollouts))
     for index, gradient in enumerate(together):
         mean = np.mean([gradients[index] for gradients in own], axis=0)
         np.testing.assert_allclose(gradient, mean, atol=1e-6)
@@ -153,15 +153,15 @@ def test_stop_ends_the_thread_and_may_be_repeated(times):
 
 
 def test_a_form_compiled_in_the_background_gives_the_same_numbers_and_is_waited_for_at_the_end():
-    task = CompiledAlgorithm(make_algorithm(CONFIG), compile_in_background=True)
+    compiled = CompiledAlgorithm(make_algorithm(CONFIG), compile_in_background=True)
     rollout = make_rollout(3, seed=0)
-    first = compute_gradients(task, rollout)
+    first = compute_gradients(compiled, rollout)
     for _ in range(110):  # often enough to be worth compiling
-        compute_gradients(task, rollout)
+        compute_gradients(compiled, rollout)
     compilers = [t for t in threading.enumerate() if t.name == "compiling"]
     assert compilers
     compilers[0].join()
-    for before, after in zip(first, compute_gradients(task, rollout), strict=True):
+    for before, after in zip(first, compute_gradients(compiled, rollout), strict=True):
         np.testing.assert_allclose(before, after, atol=1e-6)
-    task.close()
+    compiled.close()
     assert not [t for t in threading.enumerate() if t.name == "compiling"]

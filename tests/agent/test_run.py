@@ -1,4 +1,4 @@
-"""The loop of scripts: FLARE's order, hooks, success; and several tasks in one agent."""
+"""The loop of scripts: FLARE's order, hooks, success; and several Algorithms in one agent."""
 
 # covers F10, F12, F13, F14, F15, F16, F17, F22, F31
 
@@ -10,7 +10,7 @@ from support.hierarchy import load, make_host, make_store, serve
 from relaax_like.agent.batch_agent import BatchAgent, SimpleRLAgent
 from relaax_like.agent.online_helper import OnlineHelper
 from relaax_like.core.metrics import Metrics
-from relaax_like.core.prediction import TASK, Prediction
+from relaax_like.core.prediction import ONLY_NAME, Prediction
 from relaax_like.core.records import Episode
 from relaax_like.parameter_server.parameter_server import ParameterServer
 
@@ -111,12 +111,12 @@ class TracedAgent(SimpleRLAgent):
         return states
 
     def _cts_predict(self, observations, states):
-        memory = [a.item() for a in states[TASK].values()]
+        memory = [a.item() for a in states[ONLY_NAME].values()]
         self.calls.append(("predict", observations["observation"].item(), *memory))
         return (yield from super()._cts_predict(observations, states))
 
     def _cts_store_data(self, asked, rewards, next_alive, next_observations, finals):
-        request, prediction = asked[TASK]
+        request, prediction = asked[ONLY_NAME]
         self.calls.append(
             (
                 "store",
@@ -130,7 +130,7 @@ class TracedAgent(SimpleRLAgent):
 
 
 def make_agent(processor, steps=9, agent_class=SimpleRLAgent, slots=1, **options):
-    agent = agent_class({TASK: OnlineHelper(processor, slots, steps)}, slots, **options)
+    agent = agent_class({ONLY_NAME: OnlineHelper(processor, slots, steps)}, slots, **options)
     agent.calls = []
     return agent
 
@@ -225,9 +225,9 @@ def test_success_is_recorded_as_one_for_plus_one_only(success, points):
 def test_named_observations_and_several_actions_keep_their_names():
     class Two(SimpleRLAgent):
         def _cts_predict(self, observations, states):
-            prediction = yield self._ask(TASK, observations, states[TASK])
+            prediction = yield self._ask(ONLY_NAME, observations, states[ONLY_NAME])
             assert observations["a"].shape == (1, 2)
-            return {"x": prediction.actions["action"], "y": np.ones((1, 3))}, {TASK: {}}
+            return {"x": prediction.actions["action"], "y": np.ones((1, 3))}, {ONLY_NAME: {}}
 
     class Named:
         def reset(self):
@@ -253,10 +253,10 @@ def test_an_agent_of_several_slots_cannot_play_one_environment():
         make_agent(CountingProcessor(), slots=2).run(Countdown(1), 1)
 
 
-# Two tasks.
+# Two Algorithms.
 
 
-class TwoTasks(BatchAgent):
+class Two(BatchAgent):
     """Asks both at each step and stores by the default hook."""
 
     def _cts_predict(self, observations, states):
@@ -267,8 +267,8 @@ class TwoTasks(BatchAgent):
         return second.actions, next_states
 
 
-class SecondIsMain(TwoTasks):
-    main_task = "second"
+class SecondIsMain(Two):
+    main_algorithm = "second"
 
 
 def make_two(agent_class, steps=(2, 3)):
@@ -280,8 +280,8 @@ def make_two(agent_class, steps=(2, 3)):
     return agent_class(helpers, 1), processors
 
 
-def test_each_task_has_its_own_buffer_schedule_and_memory():
-    agent, processors = make_two(TwoTasks)
+def test_each_algorithm_has_its_own_buffer_schedule_and_memory():
+    agent, processors = make_two(Two)
     agent.run(Countdown(6), 1)
     first, second = (processors[name].submitted for name in ("first", "second"))
     assert [rollout.env_steps for rollout, _, _ in first] == [2, 2, 2]
@@ -292,15 +292,15 @@ def test_each_task_has_its_own_buffer_schedule_and_memory():
 
 
 def test_inputs_that_are_no_observations_stay_as_they_were_behind_the_last_step():
-    agent, processors = make_two(TwoTasks)
+    agent, processors = make_two(Two)
     agent.run(Countdown(3, "truncated"), 1)
     ((rollout, _, _),) = processors["second"].submitted
     np.testing.assert_array_equal(rollout.next_inputs["hint"][:, 0], [2, 3, 3])
     np.testing.assert_array_equal(rollout.next_inputs["observation"][:, 0, 0], [11, 12, 13])
 
 
-@pytest.mark.parametrize(("agent_class", "main"), [(TwoTasks, "first"), (SecondIsMain, "second")])
-def test_one_task_counts_steps_and_episodes_for_all(agent_class, main):
+@pytest.mark.parametrize(("agent_class", "main"), [(Two, "first"), (SecondIsMain, "second")])
+def test_one_algorithm_counts_steps_and_episodes_for_all(agent_class, main):
     agent, processors = make_two(agent_class, (3, 3))
     agent.run(Countdown(3), 1)
     for name, processor in processors.items():
@@ -308,15 +308,15 @@ def test_one_task_counts_steps_and_episodes_for_all(agent_class, main):
         assert (episodes, env_steps) == (([Episode(6.0, 3)], 3) if name == main else ([], 0))
 
 
-def test_the_agent_waits_for_every_task():
-    agent, processors = make_two(TwoTasks, (1, 9))
+def test_the_agent_waits_for_every_algorithm():
+    agent, processors = make_two(Two, (1, 9))
     done = []
     processors["first"].submit = lambda rollout, episodes, on_done, *rest: done.append(on_done)
     agent.observe({"observation": np.zeros((1, 1))})
     actions = None
     while actions is None:
         request = agent.request()
-        actions = agent.take(agent.helpers[request.task].answer(request))
+        actions = agent.take(agent.helpers[request.algorithm].answer(request))
     agent.observe({"observation": np.zeros((1, 1))}, np.ones((1, 1)))
     assert agent.waiting
     done[0]()
@@ -328,10 +328,10 @@ class SplitAgent(SimpleRLAgent):
 
     def __init__(self, *args, **options):
         super().__init__(*args, **options)
-        self.apart = self._split(TASK)
+        self.apart = self._split(ONLY_NAME)
 
     def _cts_store_data(self, asked, rewards, next_alive, next_observations, finals):
-        request, prediction = asked[TASK]
+        request, prediction = asked[ONLY_NAME]
         inputs = {name: array[:1] for name, array in request.inputs.items()}
         following = {name: array[:1] for name, array in next_observations.items()}
         self.apart[0].add_actions(inputs, {}, prediction.rows(0, 1))
@@ -343,7 +343,7 @@ def test_slots_that_store_apart_are_waited_for_and_counted_apart():
     done = []
     processor.submit = lambda rollout, episodes, on_done, *rest: done.append(rollout)
     helper = OnlineHelper(processor, 2, 1, max_wait_sec=60)
-    agent = SplitAgent({TASK: helper}, 2)
+    agent = SplitAgent({ONLY_NAME: helper}, 2)
     observations = {"observation": np.zeros((2, 1))}
     agent.observe(observations)
     for _ in range(2):

@@ -129,11 +129,11 @@ def test_a_policy_explores_by_its_schedules_and_its_rank(actor_class):
     assert not other[1000:].any()
 
 
-def test_a_task_of_an_agent_of_its_own_explores_too():
-    task = CompiledAlgorithm(Algorithm(ValueModel(), ValueConfig()))
+def test_an_algorithm_of_an_agent_of_its_own_explores_too():
+    compiled = CompiledAlgorithm(Algorithm(ValueModel(), ValueConfig()))
     x = {"x": np.tile(np.float32([[1.0, 0.5]]), (500, 1))}
-    assert len(set(task.predict(x, global_t=100)[0]["action"])) == 1
-    assert len(set(task.predict(x)[0]["action"])) == 2
+    assert len(set(compiled.predict(x, global_t=100)[0]["action"])) == 1
+    assert len(set(compiled.predict(x)[0]["action"])) == 2
 
 
 def test_ranks_are_those_of_client_and_slot():
@@ -171,8 +171,8 @@ class SimpleQ(FlareAlgorithm):
 
 # covers F2, F25
 def test_flares_simple_q_learns_a_bandit_through_a_store():
-    task = CompiledAlgorithm(SimpleQ(PlainValues(), AlgorithmConfig(), seed=3))
-    variables = task.get_variables()
+    compiled = CompiledAlgorithm(SimpleQ(PlainValues(), AlgorithmConfig(), seed=3))
+    variables = compiled.get_variables()
     manifest = make_manifest(variables)
     optimizers = {"default": OptimizerConfig(learning_rate=0.05)}
     store = Store(manifest, manifest.pack([v.value for v in variables]), optimizers)
@@ -180,8 +180,8 @@ def test_flares_simple_q_learns_a_bandit_through_a_store():
     for _ in range(200):
         best = random.integers(2, size=32)
         x, memory = np.eye(2, dtype=np.float32)[best], {"steps": np.zeros((32, 1))}
-        actions, after = task.predict({"x": x}, memory)
-        gradients, costs = task.compute_gradients(
+        actions, after = compiled.predict({"x": x}, memory)
+        gradients, costs = compiled.compute_gradients(
             inputs={"x": x},
             next_inputs={"x": x},
             next_alive={"alive": np.zeros((32, 1))},
@@ -191,9 +191,9 @@ def test_flares_simple_q_learns_a_bandit_through_a_store():
             next_states=after,
         )
         store.apply(manifest.pack(gradients, gradient=True))
-        task.set_values(manifest.unpack(store.values.flat))
+        compiled.set_values(manifest.unpack(store.values.flat))
     states = {"steps": np.zeros((2, 1))}
-    greedy, _ = task.predict({"x": np.eye(2, dtype=np.float32)}, states, exploit=True)
+    greedy, _ = compiled.predict({"x": np.eye(2, dtype=np.float32)}, states, exploit=True)
     np.testing.assert_array_equal(greedy["action"], [0, 1])
     assert costs["cost"] < 0.05
 
@@ -210,9 +210,9 @@ def test_flares_form_gets_the_memory_of_each_step_of_a_rollout():
             zero = 0.0 * tf.reduce_sum(self.model.layer(inputs["x"]))
             return {"cost": zero, **{k: tf.reduce_sum(v) for k, v in (total | alive).items()}}
 
-    task = CompiledAlgorithm(Look(PlainValues(), AlgorithmConfig()))
+    compiled = CompiledAlgorithm(Look(PlainValues(), AlgorithmConfig()))
     x = np.zeros((4, 2, 2), np.float32)
-    _, costs = task.compute_gradients(
+    _, costs = compiled.compute_gradients(
         inputs={"x": x},
         next_inputs={"x": x},
         next_alive={"alive": ALIVE},
@@ -255,9 +255,9 @@ def test_flares_form_gets_several_rewards_next_actions_and_the_agents_memory():
                 "followed": followed,
             }
 
-    task = CompiledAlgorithm(Look(TwoRewards(), AlgorithmConfig()))
+    compiled = CompiledAlgorithm(Look(TwoRewards(), AlgorithmConfig()))
     x = np.zeros((3, 2), np.float32)
-    _, costs = task.compute_gradients(
+    _, costs = compiled.compute_gradients(
         inputs={"x": x},
         next_inputs={"x": x},
         next_alive={"alive": np.ones((3, 1))},

@@ -151,10 +151,10 @@ def test_the_gradient_of_one_probability_of_all_actions_by_hand():
     leaves = {"b": {"num": 3}, "a": {"num": 2}, "c": {"binary": 1}}
     config = make_config((), leaves, "bc", state_size=1)
     model = load("model", "bc").make_model(config, 0)
-    task = CompiledAlgorithm(load("algorithm", "bc").make_algorithm(config, model, 0))
-    zeros = [np.zeros_like(variable.value) for variable in task.get_variables()]
-    task.set_values(zeros)
-    gradients, costs = task.compute_gradients(
+    compiled = CompiledAlgorithm(load("algorithm", "bc").make_algorithm(config, model, 0))
+    zeros = [np.zeros_like(variable.value) for variable in compiled.get_variables()]
+    compiled.set_values(zeros)
+    gradients, costs = compiled.compute_gradients(
         inputs={"observation": np.ones((1, 1), np.float32)},
         next_inputs={"observation": np.ones((1, 1), np.float32)},
         next_alive={"alive": np.ones((1, 1), np.float32)},
@@ -163,7 +163,7 @@ def test_the_gradient_of_one_probability_of_all_actions_by_hand():
     )
     assert costs["cloning"] == pytest.approx(math.log(2) + math.log(3) + math.log(2), abs=1e-6)
     assert costs["entropy"] == pytest.approx(costs["cloning"], abs=1e-6)
-    names = [variable.name for variable in task.get_variables()]
+    names = [variable.name for variable in compiled.get_variables()]
     got = dict(zip(names, gradients, strict=True))["policy.out.b"]
     # In the order a, b, c: p - 1 for what was done, else p.
     want = [1 / 2 - 1, 1 / 2, 1 / 3, 1 / 3 - 1, 1 / 3, 1 / 2 - 1]

@@ -156,9 +156,9 @@ def test_every_leaf_reaches_policy_value_and_gradient():
 def test_branches_get_gradients_and_are_named_after_their_leaf(shared):
     settings = make_settings(observations={**VECTORS, **IMAGE}, shared_network=shared)
     algorithm = make_algorithm(settings)
-    task, x = CompiledAlgorithm(algorithm), make_inputs(algorithm.model)
+    compiled, x = CompiledAlgorithm(algorithm), make_inputs(algorithm.model)
     random = np.random.default_rng(0)
-    gradients, _ = task.compute_gradients(
+    gradients, _ = compiled.compute_gradients(
         inputs=x,
         next_inputs=x,
         next_alive={"alive": np.ones((STEPS, SLOTS), np.float32)},
@@ -168,7 +168,7 @@ def test_branches_get_gradients_and_are_named_after_their_leaf(shared):
             "log_prob": np.full((STEPS, SLOTS), -0.7, np.float32),
         },
     )
-    names = [variable.name for variable in task.get_variables()]
+    names = [variable.name for variable in compiled.get_variables()]
     of = dict(zip(names, gradients, strict=True))
     layers = ["arm/joints.0.W", "camera.0.W", "camera.1.W", "0.W"]
     owners = ["trunk"] if shared else ["policy", "value"]

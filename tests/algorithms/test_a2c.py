@@ -1,4 +1,4 @@
-"""a2c: its costs against a slow reference, tasks with known answers.
+"""a2c: its costs against a slow reference, problems with known answers.
 
 XLA compiles none of it, which would take longer than all else: tests/golden computes with XLA.
 """
@@ -15,7 +15,7 @@ from support.rollouts import make_rollout
 
 from relaax_like.agent.batch_agent import SimpleRLAgent
 from relaax_like.agent.online_helper import OnlineHelper
-from relaax_like.core.prediction import LOG_PROB, TASK
+from relaax_like.core.prediction import LOG_PROB, ONLY_NAME
 from relaax_like.learn.collected import make_collector
 from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 from relaax_like.wire.errors import InvalidInputError
@@ -77,19 +77,19 @@ def compute_costs(config, values, inputs, next_inputs, alive, rewards, actions, 
 
 
 def compute(config, inputs, next_inputs, alive, rewards, actions, log_mu=None):
-    task = CompiledAlgorithm(make_algorithm(config, xla=False))
+    compiled = CompiledAlgorithm(make_algorithm(config, xla=False))
     if log_mu is None:  # the policy that acted is the one that learns
-        values = {v.name: v.value for v in task.get_variables()}
+        values = {v.name: v.value for v in compiled.get_variables()}
         log_probs = compute_log_probs(values, inputs)
         log_mu = np.take_along_axis(log_probs, actions[..., None], -1)[..., 0]
-    gradients, costs = task.compute_gradients(
+    gradients, costs = compiled.compute_gradients(
         inputs={"observation": inputs},
         next_inputs={"observation": next_inputs},
         next_alive={"alive": alive},
         rewards={"reward": rewards[..., None]},
         actions={"action": actions, LOG_PROB: log_mu},
     )
-    return task, gradients, costs
+    return compiled, gradients, costs
 
 
 def test_costs_of_an_older_policys_actions_are_weighted_as_in_vtrace():
@@ -98,8 +98,8 @@ def test_costs_of_an_older_policys_actions_are_weighted_as_in_vtrace():
     actions = random.integers(2, size=alive.shape)
     log_mu = np.log(random.uniform(0.1, 0.9, alive.shape))
     batch = inputs, next_inputs, alive, rewards, actions, log_mu
-    task, _, costs = compute(config, *batch)
-    values = {v.name: v.value for v in task.get_variables()}
+    compiled, _, costs = compute(config, *batch)
+    values = {v.name: v.value for v in compiled.get_variables()}
     assert costs == pytest.approx(compute_costs(config, values, *batch), rel=1e-4)
 
 
@@ -107,8 +107,8 @@ def test_costs_equal_the_papers_sums():
     config = make_config(layers=(8, 6), entropy_coefficient=0.02, max_gradient_norm=None)
     inputs, next_inputs, alive, rewards, random = make_batch()
     actions = random.integers(2, size=alive.shape)
-    task, _, costs = compute(config, inputs, next_inputs, alive, rewards, actions)
-    values = {v.name: v.value for v in task.get_variables()}
+    compiled, _, costs = compute(config, inputs, next_inputs, alive, rewards, actions)
+    values = {v.name: v.value for v in compiled.get_variables()}
     want = compute_costs(config, values, inputs, next_inputs, alive, rewards, actions)
     assert costs == pytest.approx(want, rel=1e-4)
 
@@ -128,11 +128,11 @@ def test_the_gradients_of_actor_and_critic_are_clipped_by_themselves():
     settings = {"layers": (8,), "max_gradient_norm": 1e-3}
     inputs, next_inputs, alive, rewards, random = make_batch()
     actions = random.integers(2, size=alive.shape)
-    task, gradients, costs = compute(
+    compiled, gradients, costs = compute(
         make_config(**settings), inputs, next_inputs, alive, 100 * rewards, actions
     )
     squares = {"policy": 0.0, "value": 0.0}
-    for variable, gradient in zip(task.get_variables(), gradients, strict=True):
+    for variable, gradient in zip(compiled.get_variables(), gradients, strict=True):
         squares[variable.name.split(".")[0]] += (gradient.astype(np.float64) ** 2).sum()
     assert np.sqrt(list(squares.values())) == pytest.approx(1e-3, rel=1e-3)
     assert costs["gradient norm actor"] > 1
@@ -150,7 +150,7 @@ def test_normalised_advantages_do_not_depend_on_the_rewards_scale():
 
 
 class Chooser:
-    """Drives an agent through a task that is a function of state and action."""
+    """Drives an agent through a problem that is a function of state and action."""
 
     def __init__(self, config, slots, **options):
         self.config = config
@@ -161,7 +161,7 @@ class Chooser:
         self.processor.start()
         helper = OnlineHelper(self.processor, slots, config.rollout_steps)
         helper.on_learned = self.ready.set
-        self.agent = SimpleRLAgent({TASK: helper}, slots)
+        self.agent = SimpleRLAgent({ONLY_NAME: helper}, slots)
 
     def step(self, observations, terminated=None, truncated=None, **outcome):
         self.ready.clear()

@@ -27,18 +27,18 @@ bc_algorithm = load("algorithm", "bc")
 FILE = ROOT / "algorithms" / "bc" / "bc.yaml"
 
 
-def make_task(layers: Any = (), **settings: Any) -> CompiledUpdates:
+def make_compiled(layers: Any = (), **settings: Any) -> CompiledUpdates:
     config = bc_config.Config(network={"layers": tuple(layers)}, **settings)
     model = bc_model.make_model(config, 0)
     model.xla = False  # compiling takes longer than all else here
     return CompiledUpdates(bc_algorithm.make_algorithm(config, model, 0), config.optimizers)
 
 
-def set_values(task: CompiledUpdates, **values: Any) -> None:
+def set_values(compiled: CompiledUpdates, **values: Any) -> None:
     """Sets variables, with _ for the dots of their names; all others to zero."""
-    zeros = {v.name: np.zeros_like(v.value) for v in task.get_variables()}
+    zeros = {v.name: np.zeros_like(v.value) for v in compiled.get_variables()}
     given = {name: values.get(name.replace(".", "_"), zeros[name]) for name in zeros}
-    task.set_values([np.asarray(value, np.float32) for value in given.values()])
+    compiled.set_values([np.asarray(value, np.float32) for value in given.values()])
 
 
 def make_rows(observations: Any, actions: Any) -> dict[str, Any]:
@@ -53,10 +53,12 @@ def make_rows(observations: Any, actions: Any) -> dict[str, Any]:
     }
 
 
-def compute(task: CompiledUpdates, rows: dict[str, Any]) -> tuple[dict[str, Any], dict[str, float]]:
+def compute(
+    compiled: CompiledUpdates, rows: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, float]]:
     """Returns the gradients by name, and the costs."""
-    gradients, costs = task.compute_gradients(**rows)
-    trainable = [get_name(variable) for variable in task._trainable]
+    gradients, costs = compiled.compute_gradients(**rows)
+    trainable = [get_name(variable) for variable in compiled._trainable]
     return dict(zip(trainable, gradients, strict=True)), costs
 
 
@@ -67,9 +69,9 @@ def test_the_gradient_of_discrete_actions_is_probability_minus_one_for_what_was_
     x = (0, 2): p = (1/2, 1/2); action 1 was taken: the cost is ln 2, d/dlogits = (1/2, -1/2).
     The mean's gradient by W is half of the sum of x times that: [[-1/8, 1/8], [1/2, -1/2]].
     """
-    task = make_task(state_size=2, num_actions=2)
-    set_values(task, policy_out_W=[[math.log(3), 0], [0, 0]])
-    gradients, costs = compute(task, make_rows([[1, 0], [0, 2]], [0, 1]))
+    compiled = make_compiled(state_size=2, num_actions=2)
+    set_values(compiled, policy_out_W=[[math.log(3), 0], [0, 0]])
+    gradients, costs = compute(compiled, make_rows([[1, 0], [0, 2]], [0, 1]))
     assert costs["cloning"] == pytest.approx((math.log(4 / 3) + math.log(2)) / 2, abs=1e-6)
     np.testing.assert_allclose(
         gradients["policy.out.W"], [[-1 / 8, 1 / 8], [1 / 2, -1 / 2]], atol=1e-6
@@ -84,9 +86,11 @@ def test_the_gradient_of_continuous_actions_draws_mean_and_deviation_to_what_was
 
     d/dmean = mean(mean - a) = -1/2; d/dlog_std = mean(1 - a^2) = 1 - (4 + 1) / 2 = -3/2.
     """
-    task = make_task(state_size=1, action_size=1)
-    set_values(task)
-    gradients, costs = compute(task, make_rows([[0], [0]], np.array([[2.0], [-1.0]], np.float32)))
+    compiled = make_compiled(state_size=1, action_size=1)
+    set_values(compiled)
+    gradients, costs = compute(
+        compiled, make_rows([[0], [0]], np.array([[2.0], [-1.0]], np.float32))
+    )
     assert costs["cloning"] == pytest.approx(math.log(2 * math.pi) / 2 + 5 / 4, abs=1e-6)
     np.testing.assert_allclose(gradients["policy.out.b"], [-1 / 2], atol=1e-6)
     np.testing.assert_allclose(gradients["log_std"], [-3 / 2], atol=1e-6)
@@ -94,9 +98,9 @@ def test_the_gradient_of_continuous_actions_draws_mean_and_deviation_to_what_was
 
 def test_of_several_choices_the_costs_add_up() -> None:
     """Uniform over 2 and over 3: ln 2 + ln 3 whatever was chosen."""
-    task = make_task(state_size=1, num_actions=(2, 3))
-    set_values(task)
-    gradients, costs = compute(task, make_rows([[0]], [[1, 0]]))
+    compiled = make_compiled(state_size=1, num_actions=(2, 3))
+    set_values(compiled)
+    gradients, costs = compute(compiled, make_rows([[0]], [[1, 0]]))
     assert costs["cloning"] == pytest.approx(math.log(6), abs=1e-6)
     want = [1 / 2, -1 / 2, -2 / 3, 1 / 3, 1 / 3]
     np.testing.assert_allclose(gradients["policy.out.b"], want, atol=1e-6)
@@ -107,7 +111,7 @@ def test_rows_and_rollouts_have_one_cost_and_a_memory_begins_anew_with_an_episod
     shared: bool,
 ) -> None:
     """Two episodes in a row, and the same two as columns: the memory must not tell them apart."""
-    task = make_task([{"gru": 3}], state_size=1, num_actions=2, shared_network=shared)
+    compiled = make_compiled([{"gru": 3}], state_size=1, num_actions=2, shared_network=shared)
     observations = np.linspace(-1, 1, 6, dtype=np.float32)[:, None, None]
     actions = np.array([0, 1, 1, 0, 0, 1])[:, None]
 
@@ -118,9 +122,9 @@ def test_rows_and_rollouts_have_one_cost_and_a_memory_begins_anew_with_an_episod
         steps = 6 // columns
         alive = np.array(ends, np.float32).reshape(columns, steps).T
         states = {
-            name: np.zeros((columns, *s), np.float32) for name, s in task.state_shapes.items()
+            name: np.zeros((columns, *s), np.float32) for name, s in compiled.state_shapes.items()
         }
-        _, costs = task.compute_gradients(
+        _, costs = compiled.compute_gradients(
             inputs={"observation": lay_out(observations)},
             next_inputs={"observation": lay_out(observations)},
             next_alive={"alive": alive},

@@ -13,7 +13,7 @@ from relaax_like.algorithm.acting import CompiledActor, NumpyActor, make_actor
 from relaax_like.algorithm.model import get_variables
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.core.prediction import TASK
+from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.nn import NoisyDense
 from relaax_like.nn.module import as_tf_variable
@@ -149,7 +149,7 @@ def test_steps_that_somebody_else_decides_are_accepted_and_absent_slots_are_not(
     frozen = FrozenPolicy([variable.value for variable in get_variables(model)], 0)
     actor = make_actor(model, 0, config)
     processor = ComputationDataProcessor(actor, frozen, NullMetrics(), "test")
-    host = BatchHost(config, lambda: {TASK: processor})
+    host = BatchHost(config, lambda: {ONLY_NAME: processor})
     try:
         slots = host.make_slot_agents(
             SlotSpec(config.observation_spaces, config.action_spaces, 1, client_id="x")

@@ -79,9 +79,9 @@ def make_batch() -> dict[str, np.ndarray]:
 
 def compute(config: Any) -> tuple[dict[str, float], tuple[float, float]]:
     """Returns the numbers, and what the slow reference says of actor and critic."""
-    task = CompiledAlgorithm(make_algorithm(config, xla=False, algorithm="impala"))
+    compiled = CompiledAlgorithm(make_algorithm(config, xla=False, algorithm="impala"))
     batch = make_batch()
-    _, numbers = task.compute_gradients(
+    _, numbers = compiled.compute_gradients(
         inputs={"observation": batch["inputs"]},
         next_inputs={"observation": batch["next_inputs"]},
         next_alive={"alive": batch["alive"]},
@@ -89,7 +89,7 @@ def compute(config: Any) -> tuple[dict[str, float], tuple[float, float]]:
         actions={"action": batch["actions"], LOG_PROB: batch["log_mu"]},
         states={},
     )
-    values = {variable.name: variable.value for variable in task.get_variables()}
+    values = {variable.name: variable.value for variable in compiled.get_variables()}
     return numbers, compute_slowly(config, values, batch)
 
 
@@ -113,8 +113,8 @@ def test_each_option_changes_the_costs() -> None:
 
 def test_with_shared_layers_there_is_one_cost() -> None:
     config = make_config((8,), "impala")
-    task = CompiledAlgorithm(make_algorithm(config, xla=False, algorithm="impala"))
-    assert {variable.group for variable in task.get_variables()} <= {"default"}
+    compiled = CompiledAlgorithm(make_algorithm(config, xla=False, algorithm="impala"))
+    assert {variable.group for variable in compiled.get_variables()} <= {"default"}
     assert config.optimizers.keys() == {"default"}
     assert config.optimizers["default"].schedule_env_steps == config.max_global_step
 

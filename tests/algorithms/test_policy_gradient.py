@@ -98,9 +98,9 @@ def test_the_tutorials_gradient_is_that_of_the_seeds_formula():
 def test_policy_gradient_computes_the_tutorials_gradient():
     states, actions, advantages, weights = make_batch()
     model = load("policy_gradient", "model").PolicyModel(make_config("policy_gradient"))
-    task = CompiledAlgorithm(load("policy_gradient", "algorithm").PolicyGradient(model))
-    task.set_values(weights)
-    got, _ = task.compute_gradients(
+    compiled = CompiledAlgorithm(load("policy_gradient", "algorithm").PolicyGradient(model))
+    compiled.set_values(weights)
+    got, _ = compiled.compute_gradients(
         inputs={"observation": states},
         next_inputs={"observation": states},
         next_alive={"alive": np.ones((len(states), 1))},
@@ -172,7 +172,7 @@ def test_one_update_per_episode_and_fresh_weights_after_it(name):
         newest = InProcessClient(server, "other").get_values()
         kept = [v.numpy() for v in agent.network.values] if hasattr(agent, "network") else None
         if kept is None:
-            kept = [v.value for v in agent.task.get_variables()]
+            kept = [v.value for v in agent.compiled.get_variables()]
         for have, want in zip(kept, newest, strict=True):
             np.testing.assert_array_equal(have, want)
 

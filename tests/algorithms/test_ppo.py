@@ -1,4 +1,4 @@
-"""ppo: its costs against a slow reference, early stop, masks, and a task with a known answer."""
+"""ppo: its costs against a slow reference, early stop, masks, a known answer."""
 
 # covers F6, P5, P9, P10, P11, P12, P13, P14, P19
 
@@ -27,7 +27,7 @@ def make_config(layers=(8,), **settings):
     return ppo_config.Config(network={"layers": tuple(layers)}, **add_state_size(settings))
 
 
-def make_task(config, seed=0):
+def make_compiled(config, seed=0):
     model = ppo_model.make_model(config, seed)
     model.xla = False  # compiling takes longer than all else here
     return CompiledUpdates(ppo_algorithm.make_algorithm(config, model, seed), config.optimizers)
@@ -36,19 +36,19 @@ def make_task(config, seed=0):
 _SHARED = {}
 
 
-def share_task(**settings):
-    """Returns one task for all tests that ask for these settings, as it was when it was new.
+def share_compiled(**settings):
+    """Returns one Algorithm for all tests that ask for these settings, as it was when it was new.
 
     What an update of it has traced, the next one calls.
     """
     key = repr(sorted(settings.items()))
     if key not in _SHARED:
-        task = make_task(make_config(**settings))
-        _SHARED[key] = task, task.get_values(), task.export_optimizers()
-    task, values, optimizers = _SHARED[key]
-    task.set_values(values)
-    task.import_optimizers(optimizers)
-    return task
+        compiled = make_compiled(make_config(**settings))
+        _SHARED[key] = compiled, compiled.get_values(), compiled.export_optimizers()
+    compiled, values, optimizers = _SHARED[key]
+    compiled.set_values(values)
+    compiled.import_optimizers(optimizers)
+    return compiled
 
 
 def make_batch(steps=6, slots=3, seed=0):
@@ -112,15 +112,15 @@ def compute_reference(config, values, batch, clip_value=None, old_values=None):
     }
 
 
-def values_of(task):
-    return {variable.name: variable.value for variable in task.get_variables()}
+def values_of(compiled):
+    return {variable.name: variable.value for variable in compiled.get_variables()}
 
 
 def test_costs_of_the_first_update_equal_the_papers_formulas():
     settings = {"entropy_coefficient": 0.02}
-    task, batch = share_task(**settings), make_batch()
-    want = compute_reference(make_config(**settings), values_of(task), batch)
-    costs = task.update(**batch).costs
+    compiled, batch = share_compiled(**settings), make_batch()
+    want = compute_reference(make_config(**settings), values_of(compiled), batch)
+    costs = compiled.update(**batch).costs
     assert {name: costs[name] for name in want} == pytest.approx(want, rel=1e-4, abs=1e-6)
 
 
@@ -128,8 +128,8 @@ def test_the_weight_of_the_entropy_falls_with_the_budget():
     batch, costs = make_batch(), {}
     for name, at in (("constant", 700), ("linear", 0), ("linear", 700), ("linear", 2000)):
         settings = {"entropy_schedule": name, "max_global_step": 1000}
-        task = make_task(make_config(entropy_coefficient=0.5, **settings))
-        costs[name, at] = task.update(**batch, global_t=at).costs
+        compiled = make_compiled(make_config(entropy_coefficient=0.5, **settings))
+        costs[name, at] = compiled.update(**batch, global_t=at).costs
     whole, entropy = costs["constant", 700]["actor"], costs["constant", 700]["entropy"]
     for at, left in ((0, 1.0), (700, 0.3), (2000, 0.0)):
         want = whole + 0.5 * (1 - left) * entropy
@@ -137,19 +137,19 @@ def test_the_weight_of_the_entropy_falls_with_the_budget():
 
 
 def test_each_network_is_moved_by_its_own_optimizer_alone():
-    before = values_of(make_task(make_config()))
-    task = make_task(make_config(learning_rate=0.0))
-    task.update(**make_batch())
-    moved = {name for name, value in values_of(task).items() if (value != before[name]).any()}
+    before = values_of(make_compiled(make_config()))
+    compiled = make_compiled(make_config(learning_rate=0.0))
+    compiled.update(**make_batch())
+    moved = {name for name, value in values_of(compiled).items() if (value != before[name]).any()}
     assert moved == {name for name in before if name.startswith("value.")}
 
 
 def test_actor_and_critic_are_clipped_each_to_its_own_norm():
     # With momentum-free steps of rate 1 a change of the weights is the clipped gradient.
     config = make_config(max_gradient_norm=0.01)
-    task, batch = make_task(config), make_batch()
-    gradients, costs = task.compute_gradients(**batch)
-    names = list(values_of(task))
+    compiled, batch = make_compiled(config), make_batch()
+    gradients, costs = compiled.compute_gradients(**batch)
+    names = list(values_of(compiled))
     for group, prefix in (("actor", "policy."), ("critic", "value.")):
         own = [g for g, n in zip(gradients, names, strict=True) if n.startswith(prefix)]
         assert np.sqrt(sum((g**2).sum() for g in own)) == pytest.approx(0.01, rel=1e-4)
@@ -158,15 +158,15 @@ def test_actor_and_critic_are_clipped_each_to_its_own_norm():
 
 def test_the_divergence_of_a_minibatch_above_kl_skips_all_later_ones():
     batch = make_batch()
-    free = share_task(learning_rate=0.1)
+    free = share_compiled(learning_rate=0.1)
     learned = free.update(Draw(batch_size=6, epochs=5, seed=1), **batch)
     assert learned.updates == 15
     assert learned.costs["KL"] > 0.001
-    bound = make_task(make_config(learning_rate=0.1, epochs=5, kl=0.001))
+    bound = make_compiled(make_config(learning_rate=0.1, epochs=5, kl=0.001))
     updates = bound.update(Draw(batch_size=6, epochs=5, seed=1), **batch).updates
     assert 1 < updates < 15  # the first sees the policy that the iteration began with
     # What was done until then is what the free one had done.
-    short = share_task(learning_rate=0.1)
+    short = share_compiled(learning_rate=0.1)
     for name, value in values_of(bound).items():
         assert np.isfinite(value).all(), name
     assert updates <= short.update(Draw(batch_size=6, epochs=5, seed=1), **batch).updates
@@ -185,18 +185,18 @@ def compute_divergence(before, after, observations):
 def test_the_update_that_sees_a_larger_divergence_is_the_last_one_worked_out_in_numpy():
     """Each epoch is one minibatch of all steps: what an update does, no draw decides."""
     batch, settings = make_batch(), {"learning_rate": 0.02, "clip": 0.9}
-    free = [values_of(share_task(**settings))]
+    free = [values_of(share_compiled(**settings))]
     for epochs in range(1, 7):
-        task = share_task(**settings)
-        task.update(Draw(batch_size=18, epochs=epochs, seed=1), **batch)
-        free.append(values_of(task))
+        compiled = share_compiled(**settings)
+        compiled.update(Draw(batch_size=18, epochs=epochs, seed=1), **batch)
+        free.append(values_of(compiled))
     seen = batch["inputs"]["observation"]
     divergences = [compute_divergence(free[0], values, seen) for values in free]
     assert divergences == sorted(divergences)
     assert divergences[0] == 0
     # Update number n + 1 sees the policy after n. The bound lies between those after 2 and 3.
     kl = (divergences[2] + divergences[3]) / 2
-    bound = make_task(make_config(kl=kl, **settings))
+    bound = make_compiled(make_config(kl=kl, **settings))
     learned = bound.update(Draw(batch_size=18, epochs=6, seed=1), **batch)
     costs, updates = learned.costs, learned.updates
     assert updates == 4
@@ -217,10 +217,10 @@ def test_padding_that_is_masked_changes_nothing_of_a_batchs_moments():
     # The last real step ends its piece, as a trajectory's does.
     batch["next_alive"]["alive"][-1] = -1.0
     padded["next_alive"]["alive"][5] = -1.0
-    task = share_task(**settings)
-    want = task.update(**batch).costs
-    plain = values_of(task)
-    masked = share_task(**settings)
+    compiled = share_compiled(**settings)
+    want = compiled.update(**batch).costs
+    plain = values_of(compiled)
+    masked = share_compiled(**settings)
     got = masked.update(**padded, extras={"mask": mask}).costs
     assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
     for name, value in plain.items():
@@ -236,19 +236,19 @@ def _pad(array):
 
 
 def test_a_gradient_that_is_not_finite_is_not_applied_and_is_told():
-    task, batch = share_task(learning_rate=0.1), make_batch()
-    before, optimizers = values_of(task), task.export_optimizers()
+    compiled, batch = share_compiled(learning_rate=0.1), make_batch()
+    before, optimizers = values_of(compiled), compiled.export_optimizers()
     batch["rewards"]["reward"][2, 1] = np.inf
     with pytest.raises(NotFiniteError, match="critic"):
-        task.update(Draw(batch_size=6, epochs=2, seed=0), **batch)
-    for name, value in values_of(task).items():
+        compiled.update(Draw(batch_size=6, epochs=2, seed=0), **batch)
+    for name, value in values_of(compiled).items():
         np.testing.assert_array_equal(value, before[name])
-    assert task.export_optimizers().steps == optimizers.steps
+    assert compiled.export_optimizers().steps == optimizers.steps
     assert set(optimizers.steps.values()) == {0}
 
 
 def test_values_count_only_as_far_as_clip_value():
-    near, far = make_task(make_config(clip_value=0.1)), share_task()
+    near, far = make_compiled(make_config(clip_value=0.1)), share_compiled()
     batch = make_batch()
     # In the first update no value has moved, and the two are the same; later they are not.
     for seed in range(3):
@@ -258,17 +258,17 @@ def test_values_count_only_as_far_as_clip_value():
     near.update(Draw(batch_size=18, epochs=50, seed=9), **batch)
     far.update(Draw(batch_size=18, epochs=50, seed=9), **batch)
     moved = [
-        np.abs(run_network(values_of(task), "value", batch["inputs"]["observation"])).max()
-        for task in (near, far)
+        np.abs(run_network(values_of(compiled), "value", batch["inputs"]["observation"])).max()
+        for compiled in (near, far)
     ]
     assert moved[0] < moved[1]
 
 
 def test_rows_and_whole_rollouts_give_the_same_update():
     """One minibatch of all there is, in whatever order: the same update, 1e-5."""
-    batch, task = make_batch(), share_task()
-    first = task.update(Draw(batch_size=18, epochs=1, seed=3), **batch).costs
-    rows, slots = values_of(task), share_task()
+    batch, compiled = make_batch(), share_compiled()
+    first = compiled.update(Draw(batch_size=18, epochs=1, seed=3), **batch).costs
+    rows, slots = values_of(compiled), share_compiled()
     learned = slots.update(Draw(batch_size=3, minibatch_of="rollouts", epochs=1, seed=4), **batch)
     second = learned.costs
     assert first == pytest.approx(second, rel=1e-4, abs=1e-6)
@@ -301,10 +301,10 @@ ACTIONS = {
 }
 
 
-def act(task, observations, seed=3):
+def act(compiled, observations, seed=3):
     """Lets the policy answer `[T, k, ...]` observations in NumPy; returns the batch's actions."""
-    actor = make_actor(task._algorithm.model, seed)
-    actor.set_values(task.get_values(), 0)
+    actor = make_actor(compiled._algorithm.model, seed)
+    actor.set_values(compiled.get_values(), 0)
     predictions = [actor.act({"observation": x}, {}) for x in observations]
     return {
         "action": np.stack([prediction.actions["action"] for prediction in predictions]),
@@ -314,15 +314,15 @@ def act(task, observations, seed=3):
 
 @pytest.mark.parametrize("settings", ACTIONS.values(), ids=ACTIONS)
 def test_in_the_first_update_all_ratios_are_1_whatever_the_actions(settings):
-    task, batch = (
-        make_task(make_config(clip=1e-4, entropy_coefficient=0.01, **settings)),
+    compiled, batch = (
+        make_compiled(make_config(clip=1e-4, entropy_coefficient=0.01, **settings)),
         make_batch(),
     )
-    batch["actions"] = act(task, batch["inputs"]["observation"])
-    costs = task.update(**batch).costs
+    batch["actions"] = act(compiled, batch["inputs"]["observation"])
+    costs = compiled.update(**batch).costs
     assert costs["KL"] == pytest.approx(0, abs=1e-6)
     assert costs["clip fraction"] == 0
-    assert task.update(**batch).costs["clip fraction"] > 0  # and then no more
+    assert compiled.update(**batch).costs["clip fraction"] > 0  # and then no more
 
 
 # The mirror.
@@ -344,24 +344,24 @@ def make_mirror_batch(observations, actions):
     }
 
 
-def set_values(task, **wanted):
-    names = list(values_of(task))
+def set_values(compiled, **wanted):
+    names = list(values_of(compiled))
     values = [
-        wanted.get(name.replace(".", "_"), task.get_values()[i]) for i, name in enumerate(names)
+        wanted.get(name.replace(".", "_"), compiled.get_values()[i]) for i, name in enumerate(names)
     ]
-    task.set_values([np.asarray(value, np.float32) for value in values])
+    compiled.set_values([np.asarray(value, np.float32) for value in values])
 
 
 def compute_gradient_of_mirror(batch, weight, values, **settings):
     """The gradient with the mirror loss minus that without it, by name; and the costs with it."""
     found = []
     for mirror in (weight, 0.0):
-        task = make_task(make_config(mirror=mirror, max_gradient_norm=None, **settings))
-        set_values(task, **values)
-        gradients, costs = task.compute_gradients(**batch)
+        compiled = make_compiled(make_config(mirror=mirror, max_gradient_norm=None, **settings))
+        set_values(compiled, **values)
+        gradients, costs = compiled.compute_gradients(**batch)
         found.append((gradients, costs))
     (with_it, costs), (without, _) = found
-    return {n: a - b for n, a, b in zip(values_of(task), with_it, without, strict=True)}, costs
+    return {n: a - b for n, a, b in zip(values_of(compiled), with_it, without, strict=True)}, costs
 
 
 def test_the_mirror_loss_of_a_linear_policy_worked_by_hand():
@@ -404,9 +404,9 @@ def test_the_mirror_loss_is_not_what_padding_says():
         mirror_observation=(-0.1, -1, 3, 2),
     )
     batch = make_batch()
-    task = make_task(config)
-    values, optimizers = task.get_values(), task.export_optimizers()
-    specs = task._algorithm.model.get_state_specs()
+    compiled = make_compiled(config)
+    values, optimizers = compiled.get_values(), compiled.export_optimizers()
+    specs = compiled._algorithm.model.get_state_specs()
     states = {name: np.ones((3, *spec["shape"]), np.float32) for name, spec in specs}
     assert states
     batch["next_alive"]["alive"][-1] = -1.0
@@ -414,11 +414,11 @@ def test_the_mirror_loss_is_not_what_padding_says():
         part: {n: _pad(array) for n, array in arrays.items()} for part, arrays in batch.items()
     }
     mask = np.concatenate([np.ones((6, 3)), np.zeros((4, 3))]).astype(np.float32)
-    want = task.update(**batch, states=states).costs
+    want = compiled.update(**batch, states=states).costs
     assert want["mirror"] > 0
-    task.set_values(values)
-    task.import_optimizers(optimizers)
-    got = task.update(**padded, states=states, extras={"mask": mask}).costs
+    compiled.set_values(values)
+    compiled.import_optimizers(optimizers)
+    got = compiled.update(**padded, states=states, extras={"mask": mask}).costs
     assert got == pytest.approx(want, rel=1e-4, abs=1e-6)
 
 
@@ -515,10 +515,10 @@ def train_on_the_point(mirror, seed, iterations=15):
         mirror_observation=(-0.1, 1),
         mirror_action=(-0.1, 1),
     )
-    task, random = make_task(config, seed), np.random.default_rng(seed)
+    compiled, random = make_compiled(config, seed), np.random.default_rng(seed)
     for iteration in range(iterations):
         x = random.uniform((0, -1), (1, 1), (256, 1, 2)).astype(np.float32)
-        actions = act(task, x.swapaxes(0, 1), seed=iteration)
+        actions = act(compiled, x.swapaxes(0, 1), seed=iteration)
         u = actions["action"].swapaxes(0, 1)
         batch = {
             "inputs": {"observation": x},
@@ -527,8 +527,8 @@ def train_on_the_point(mirror, seed, iterations=15):
             "rewards": {"reward": -((x + u) ** 2).sum(-1, keepdims=True)},
             "actions": {"action": u, LOG_PROB: actions[LOG_PROB].T},
         }
-        task.update(Draw(batch_size=64, epochs=5, seed=iteration), **batch)
-    values, x = values_of(task), random.uniform((-1, -1), (0, 1), (500, 2))
+        compiled.update(Draw(batch_size=64, epochs=5, seed=iteration), **batch)
+    values, x = values_of(compiled), random.uniform((-1, -1), (0, 1), (500, 2))
     u = run_network(values, "policy", x)
     image = run_network(values, "policy", x * [-1, 1]) * [-1, 1]
     asymmetry = np.abs(u - image).sum() / (np.abs(u) + np.abs(image)).sum()

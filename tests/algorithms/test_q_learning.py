@@ -12,7 +12,7 @@ from relaax_like.algorithm.model import get_variables
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.plan import OnPolicy
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.core.prediction import TASK
+from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.nn.module import as_tf_variable
@@ -144,7 +144,7 @@ def test_slots_that_skip_steps_need_rollouts_that_do_not_overlap(name, unsupport
     model = load("model", name).make_model(config, 0)
     frozen = FrozenPolicy([variable.value for variable in get_variables(model)], 0)
     processor = ComputationDataProcessor(make_actor(model, 0, config), frozen, NullMetrics(), "x")
-    host = BatchHost(config, lambda: {TASK: processor})
+    host = BatchHost(config, lambda: {ONLY_NAME: processor})
     try:
         spaces = config.observation_spaces, config.action_spaces
         slots = host.make_slot_agents(SlotSpec(*spaces, 1, client_id="x"))

@@ -72,20 +72,20 @@ def make_sequences(rewards, last, random):
     }
 
 
-def make_tasks(algorithms):
-    tasks = NamedAlgorithms(algorithms)
+def make_all(algorithms):
+    named = NamedAlgorithms(algorithms)
     made = {}
-    for name, algorithm in tasks.algorithms.items():
-        other = made.get(tasks.sharing[name][0])
+    for name, algorithm in named.algorithms.items():
+        other = made.get(named.sharing[name][0])
         optimizers = dict.fromkeys(GROUPS, algorithm.config.optimizers["default"])
-        others = tasks.find_groups_of_others(name)
+        others = named.find_groups_of_others(name)
         made[name] = CompiledUpdates(algorithm, optimizers, name, other, others)
     return made
 
 
-def read_groups(task, model):
+def read_groups(compiled, model):
     """Returns group -> the values of its variables."""
-    values = dict(zip([v.name for v in get_variables(model)], task.get_values(), strict=True))
+    values = dict(zip([v.name for v in get_variables(model)], compiled.get_values(), strict=True))
     named = [(model.get_group(get_name(v)), get_name(v)) for v in get_trainable_variables(model)]
     return {
         group: np.concatenate([values[name].ravel() for own, name in named if own == group])
@@ -96,7 +96,7 @@ def read_groups(task, model):
 def test_the_prediction_s_cost_equals_a_slow_reference():
     algorithms = make_algorithms(prediction_coefficient=0.5)
     model = algorithms[PREDICTION].model
-    task = make_tasks(algorithms)[PREDICTION]
+    compiled = make_all(algorithms)[PREDICTION]
     random = np.random.default_rng(0)
     rewards, last = np.array([2.0, 0.0, -0.5, 0.0]), np.array([2, 0, 1, 2])
     arguments = make_sequences(rewards, last, random)
@@ -109,7 +109,7 @@ def test_the_prediction_s_cost_equals_a_slow_reference():
         logits = np.concatenate(seen) @ w3 + b3
         which = 1 + int(np.sign(rewards[column]))
         errors.append(np.log(np.exp(logits).sum()) - logits[which])
-    learned = task.update(**arguments)
+    learned = compiled.update(**arguments)
     assert learned.costs["reward"] == pytest.approx(0.5 * np.mean(errors), rel=1e-5)
     assert learned.costs["trunk"] == learned.costs["reward"]
 
@@ -118,26 +118,26 @@ def test_each_trains_the_trunk_and_its_own_group_with_the_optimizer_of_both():
     algorithms = make_algorithms()
     model = algorithms[PREDICTION].model
     assert algorithms[ACTOR_CRITIC].model is model
-    tasks = make_tasks(algorithms)
+    made = make_all(algorithms)
     random = np.random.default_rng(1)
     batch = make_sequences(np.array([1.0, 0.0]), np.array([2, 2]), random)
     for number, (name, leaves) in enumerate([(PREDICTION, "heads"), (ACTOR_CRITIC, "reward")], 1):
-        before = read_groups(tasks[name], model)
-        tasks[name].update(**batch)
-        after = {one: read_groups(task, model) for one, task in tasks.items()}
+        before = read_groups(made[name], model)
+        made[name].update(**batch)
+        after = {one: read_groups(compiled, model) for one, compiled in made.items()}
         for group in GROUPS:
             moved = (after[name][group] != before[group]).any()
             assert moved == (group != leaves), group
             np.testing.assert_array_equal(after[ACTOR_CRITIC][group], after[PREDICTION][group])
-        states = [task.export_optimizers() for task in tasks.values()]
+        states = [compiled.export_optimizers() for compiled in made.values()]
         assert states[0].steps == states[1].steps
         assert states[0].steps["trunk"] == number
         np.testing.assert_array_equal(states[0].slots["trunk"], states[1].slots["trunk"])
     # Each counts its own updates, by the group that only it trains.
-    tasks[PREDICTION].update(**batch)
-    steps = tasks[PREDICTION].export_optimizers().steps
+    made[PREDICTION].update(**batch)
+    steps = made[PREDICTION].export_optimizers().steps
     assert steps == {"trunk": 3, "heads": 1, "reward": 2}
-    counted = {name: task.count_updates(steps) for name, task in tasks.items()}
+    counted = {name: compiled.count_updates(steps) for name, compiled in made.items()}
     assert counted == {ACTOR_CRITIC: 1, PREDICTION: 2}
 
 
@@ -145,7 +145,7 @@ def test_one_without_a_group_of_its_own_is_refused():
     algorithms = make_algorithms()
     algorithms[ACTOR_CRITIC].frozen = ()
     with pytest.raises(ConfigError, match=r"prediction shares its Model .*frozen"):
-        make_tasks(algorithms)
+        make_all(algorithms)
 
 
 def test_both_publish_the_same_variables_and_optimizers():

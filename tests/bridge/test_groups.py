@@ -1,4 +1,4 @@
-"""Gradients for some groups and one task's view, in process and over gRPC. covers F10, R4"""
+"""Gradients for some groups and one Algorithm's view, in process and over gRPC. covers F10, R4"""
 
 import grpc
 import numpy as np
@@ -20,7 +20,7 @@ from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.v1 import parameter_server_pb2_grpc as pb_grpc
 from relaax_like.wire.errors import InvalidInputError
 
-# As two tasks with a layer in common have them.
+# As two Algorithms with a layer in common have them.
 VARIABLES = (
     Variable("goal/W", np.zeros((2, 3), np.float32), "goal/default"),
     Variable("goal/shared", np.zeros(2, np.float32), "goal+control/default"),
@@ -144,22 +144,22 @@ def test_as_many_names_as_fit_a_header_are_refused_at_once(backend):
     assert len(caught.value.details()) < 1000
 
 
-# One task's view.
+# One Algorithm's view.
 
 
 def make_view(client, names=CONTROL):
     return ClientView(client, names, {"x": "control/x"})
 
 
-def test_a_task_sees_and_moves_its_own_variables_in_its_own_order(connect, backend):
-    task = make_view(connect(backend), ["control/W", "goal/shared", *CONTROL[2:]])
-    assert [value.shape for value in task.get_values()] == [(4,), (2,), (), (), ()]
-    task.add_statistics("x", Moments.of(np.array([1.0, 3.0])))
-    task.increment_global_t(5)
-    task.add_episodes([Episode(2.0, 5)])
-    values = task.push_pull([np.full(4, 2, np.float32), np.ones(2, np.float32)])
+def test_an_algorithm_sees_and_moves_its_own_variables_in_its_own_order(connect, backend):
+    view = make_view(connect(backend), ["control/W", "goal/shared", *CONTROL[2:]])
+    assert [value.shape for value in view.get_values()] == [(4,), (2,), (), (), ()]
+    view.add_statistics("x", Moments.of(np.array([1.0, 3.0])))
+    view.increment_global_t(5)
+    view.add_episodes([Episode(2.0, 5)])
+    values = view.push_pull([np.full(4, 2, np.float32), np.ones(2, np.float32)])
     assert [value.flat[0] for value in values] == [-2, -1, 2, 2, 2]
-    task.apply_gradients([np.full(4, 2, np.float32), np.ones(2, np.float32)])
+    view.apply_gradients([np.full(4, 2, np.float32), np.ones(2, np.float32)])
     moved = read(backend)
     assert {n: v.flat[0] for n, v in moved.items() if not n.startswith("control/x")} == {
         "goal/W": 0,
@@ -167,13 +167,13 @@ def test_a_task_sees_and_moves_its_own_variables_in_its_own_order(connect, backe
         "goal/shared": -2,
         "control/W": -4,
     }
-    assert (task.version, task.global_t, backend.global_t, backend.version) == (1, 5, 5, 2)
+    assert (view.version, view.global_t, backend.global_t, backend.version) == (1, 5, 5, 2)
     assert backend.status().mean_return == 2.0
-    assert task.push_pull()[0].flat[0] == -4
+    assert view.push_pull()[0].flat[0] == -4
     assert backend.version == 2
 
 
-def test_a_task_can_push_some_of_its_groups():
+def test_an_algorithm_can_push_some_of_its_groups():
     names = {
         "goal/actor": "goal/actor",
         "goal/both": "goal+control/critic",
@@ -186,25 +186,26 @@ def test_a_task_can_push_some_of_its_groups():
     optimizers = dict.fromkeys(("actor", "critic"), OptimizerConfig(name="sgd", learning_rate=1.0))
     flat = np.zeros_like(manifest.pack([np.zeros(2, np.float32)] * 4))
     with ParameterServer(Store(manifest, flat, optimizers), metrics=NullMetrics()) as server:
-        task = ClientView(InProcessClient(server), list(names), {})
+        view = ClientView(InProcessClient(server), list(names), {})
         ones, twos = np.ones(2, np.float32), np.full(2, 2, np.float32)
-        values = task.push_pull([ones, twos], ["critic"])
+        values = view.push_pull([ones, twos], ["critic"])
         assert [value[0] for value in values] == [0, -1, -2]
-        task.apply_gradients([ones], ["actor"])
-        assert [value[0] for value in task.get_values()] == [-1, -1, -2]
+        view.apply_gradients([ones], ["actor"])
+        assert [value[0] for value in view.get_values()] == [-1, -1, -2]
         with pytest.raises(
-            InvalidInputError, match=r"received 2, expected 1: .* of the task in groups"
+            InvalidInputError, match=r"received 2, expected 1: .* of the Algorithm in groups"
         ):
-            task.push_pull([ones, twos], ["actor"])
-        version = task.version
+            view.push_pull([ones, twos], ["actor"])
+        version = view.version
         with pytest.raises(
-            InvalidInputError, match="unknown variable group 'actr'; this task has actor, critic"
+            InvalidInputError,
+            match="group 'actr'; this Algorithm has actor, critic",
         ):
-            task.push_pull([ones], ["actor", "actr"])
+            view.push_pull([ones], ["actor", "actr"])
         assert server.version == version
 
 
-def test_two_tasks_both_move_what_they_share(backend):
+def test_two_algorithms_both_move_what_they_share(backend):
     with InProcessClient(backend, "one") as one, InProcessClient(backend, "two") as two:
         goal = ClientView(one, ["goal/W", "goal/b", "goal/shared"], {})
         ones = [np.ones((2, 3), np.float32), np.ones(3, np.float32), np.ones(2, np.float32)]
@@ -237,7 +238,7 @@ def test_a_view_over_grpc_sends_its_own_groups_bytes_only(backend):
             ["goal/W", "goal/c"],
             "goal/c: the run has no such variable; its first variables are goal/W",
         ),
-        (["goal/W"], "goal/b: in the same variable group as the task's goal/W"),
+        (["goal/W"], "goal/b: in the same variable group as the Algorithm's goal/W"),
     ],
     ids=["missing", "a stranger in its group"],
 )

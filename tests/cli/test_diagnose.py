@@ -15,7 +15,7 @@ from relaax_like.cli.diagnose import compute_gradient_norms, find_causes, show_d
 from relaax_like.config.loader import dump_experiment, load_experiment
 from relaax_like.experience.collector import Collector
 from relaax_like.experience.rollout import Rollout
-from relaax_like.launch.learners import make_learning_task, make_learning_tasks
+from relaax_like.launch.learners import make_compiled_updates, make_updates_by_name
 from relaax_like.learn.learning_policy import LearningPolicy
 from relaax_like.learn.training_error import load_training_error, save_training_error
 from relaax_like.learn.updates import NotFiniteError
@@ -28,7 +28,7 @@ def make_policy(folder, name, *sets):
     experiment = load_experiment(ROOT / "algorithms" / name / f"{name}.yaml", sets)
     (folder / "config.yaml").write_text(dump_experiment(experiment))
     return LearningPolicy(
-        make_learning_task(experiment)[0], experiment.algorithm.plan, 0, run_dir=folder
+        make_compiled_updates(experiment)[0], experiment.algorithm.plan, 0, run_dir=folder
     )
 
 
@@ -91,14 +91,14 @@ def test_with_finite_costs_the_update_itself_overflowed(run_dir):
     assert "the update itself overflowed" in line
 
 
-def test_of_several_tasks_it_shows_the_one_that_failed(tmp_path, capsys):
+def test_of_several_algorithms_it_shows_the_one_that_failed(tmp_path, capsys):
     sets = ("learner.placement=server", "algorithm.rollouts={goal: 4, control: 4}")
     file = tmp_path / "experiment.yaml"
     file.write_text(f"run_dir: {tmp_path}\nalgorithm: {{path: '{FOLDER}'}}\n")
     experiment = load_experiment(file, sets)
     (tmp_path / "config.yaml").write_text(dump_experiment(experiment))
-    task, _ = make_learning_tasks(experiment)["goal"]
-    policy = LearningPolicy(task, experiment.algorithm.plan["goal"], 0, run_dir=tmp_path)
+    compiled, _ = make_updates_by_name(experiment)["goal"]
+    policy = LearningPolicy(compiled, experiment.algorithm.plan["goal"], 0, run_dir=tmp_path)
     rollout = make_rollout(4, seed=0, steps=4)
     observations = np.ones((5, 4, 2), np.float32)
     rollout = dataclasses.replace(
@@ -114,7 +114,7 @@ def test_of_several_tasks_it_shows_the_one_that_failed(tmp_path, capsys):
         policy.forward(policy.data_preprocess(collector.get_training_data()))
     assert show_diagnosis(tmp_path) == 0
     text = capsys.readouterr().out
-    assert text.startswith("task goal\n")
+    assert text.startswith("algorithm goal\n")
     assert re.search(r"logits\.W\s*│\s*(inf|nan|[0-9])", text)  # gradients, computed again
 
 

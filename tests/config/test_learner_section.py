@@ -182,7 +182,7 @@ def test_recordings_without_a_plan_are_refused_once() -> None:
     assert "learner.offline: '/x', but this algorithm only learns from what" in line
 
 
-def test_a_task_without_a_plan_is_named_if_another_task_is_a_number() -> None:
+def test_an_algorithm_without_a_plan_is_named_if_another_algorithm_is_a_number() -> None:
     config = SimpleNamespace(plan={1: OnPolicy(rollout_steps=4)})
-    with pytest.raises(ConfigError, match="no plan for task 'goal', only for 1; add one"):
+    with pytest.raises(ConfigError, match="no plan for the Algorithm 'goal', only for 1; add one"):
         get_own_plan(config, "goal")

@@ -347,7 +347,7 @@ def learn_episodes(
 
 
 def _split_hierarchy(rollouts: list[Rollout]) -> Iterator[list[tuple[str, Rollout, int]]]:
-    """Yields Algorithms of `hierarchical_algorithm`, their rollouts, and the steps that these count.
+    """Yields names in `hierarchical_algorithm`, their rollouts, and the steps that these count.
 
     A goal sees two numbers, and is what was done; a rollout has four goals, or eight steps.
     """

@@ -24,7 +24,7 @@ from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.rlx_server.hosting import BatchHost, PlainHost
 from relaax_like.wire.errors import ConfigError, SnapshotError
 
-ONE_TASK = """
+ONE_ALGORITHM = """
 from .more import LinearPolicy, Reinforce
 
 def make_algorithm(config, model, seed):
@@ -79,10 +79,10 @@ def folder(tmp_path):
 
 
 @pytest.fixture
-def one_task(folder):
-    """A folder of one task, whose agent is its own."""
+def one_algorithm(folder):
+    """A folder of one Algorithm, whose agent is its own."""
     (folder / "algorithm.py").rename(folder / "more.py")
-    (folder / "algorithm.py").write_text(ONE_TASK)
+    (folder / "algorithm.py").write_text(ONE_ALGORITHM)
     (folder / "model.py").write_text(ONE_MODEL)
     (folder / "agent.py").write_text(OWN_AGENT)
     return folder
@@ -93,10 +93,10 @@ def test_a_plain_agent_class_makes_plain_agents(path):
     assert isinstance(make_host(path), PlainHost)
 
 
-def test_a_file_without_an_agent_is_refused_with_its_name(one_task):
-    (one_task / "agent.py").write_text("class Player:\n    pass\n")
+def test_a_file_without_an_agent_is_refused_with_its_name(one_algorithm):
+    (one_algorithm / "agent.py").write_text("class Player:\n    pass\n")
     with pytest.raises(ConfigError, match=r"agent\.py: no class Agent found; define one"):
-        make_host(one_task)
+        make_host(one_algorithm)
 
 
 @pytest.mark.parametrize(
@@ -110,10 +110,10 @@ def test_a_file_without_an_agent_is_refused_with_its_name(one_task):
     ],
     ids=["without verbs", "abstract"],
 )
-def test_an_agent_without_verbs_is_a_mistake_in_the_folder_s_code(one_task, code, words):
-    (one_task / "agent.py").write_text(code)
+def test_an_agent_without_verbs_is_a_mistake_in_the_folder_s_code(one_algorithm, code, words):
+    (one_algorithm / "agent.py").write_text(code)
     with pytest.raises(ConfigError, match=words):
-        make_host(one_task)
+        make_host(one_algorithm)
 
 
 def test_a_plain_agent_cannot_send_experience():
@@ -132,30 +132,30 @@ def test_a_folder_without_an_agent_has_the_simple_one():
     assert host._agent_class is SimpleRLAgent
 
 
-def test_an_agent_of_several_tasks_is_batch_native():
+def test_an_agent_of_several_algorithms_is_batch_native():
     host = make_host(FOLDER)
     assert isinstance(host, BatchHost)
     assert host._agent_class is load_algorithm_module(FOLDER, "agent").Agent
 
 
-def test_an_agent_of_one_task_may_be_one_s_own(one_task):
-    host = make_host(one_task)
+def test_an_agent_of_one_algorithm_may_be_one_s_own(one_algorithm):
+    host = make_host(one_algorithm)
     assert isinstance(host, BatchHost)
-    assert host._agent_class is load_algorithm_module(one_task, "agent").Agent
-    variables = make_initial_values(make_experiment(one_task))
+    assert host._agent_class is load_algorithm_module(one_algorithm, "agent").Agent
+    variables = make_initial_values(make_experiment(one_algorithm))
     assert [(v.name, v.group) for v in variables] == [
         ("logits.W", "default"),
         ("logits.b", "default"),
     ]
 
 
-def test_a_policy_that_fails_is_an_error_with_its_line(one_task):
-    (one_task / "model.py").write_text(FAILING_POLICY)
+def test_a_policy_that_fails_is_an_error_with_its_line(one_algorithm):
+    (one_algorithm / "model.py").write_text(FAILING_POLICY)
     with pytest.raises(ConfigError, match=r"model\.py:6: KeyError: 'lost'$"):
-        make_host(one_task)
+        make_host(one_algorithm)
 
 
-def test_several_tasks_without_an_agent_are_refused_with_the_cure(folder):
+def test_several_algorithms_without_an_agent_are_refused_with_the_cure(folder):
     (folder / "agent.py").unlink()
     with pytest.raises(
         ConfigError,
@@ -164,20 +164,20 @@ def test_several_tasks_without_an_agent_are_refused_with_the_cure(folder):
         make_host(folder)
 
 
-def test_a_run_of_several_tasks_starts_from_all_their_models():
+def test_a_run_of_several_algorithms_starts_from_all_their_models():
     names = [variable.name for variable in make_initial_values(make_experiment(FOLDER))]
-    assert names == [f"{task}/logits.{part}" for task in ("goal", "control") for part in "Wb"]
+    assert names == [f"{name}/logits.{part}" for name in ("goal", "control") for part in "Wb"]
 
 
-def test_make_initial_values_decides(one_task):
+def test_make_initial_values_decides(one_algorithm):
     mine = "\n\ndef make_initial_values(config, seed):\n    return ['mine']\n"
-    (one_task / "model.py").write_text(ONE_MODEL + mine)
-    assert make_initial_values(make_experiment(one_task)) == ["mine"]
+    (one_algorithm / "model.py").write_text(ONE_MODEL + mine)
+    assert make_initial_values(make_experiment(one_algorithm)) == ["mine"]
 
 
-def test_where_the_model_is_enough_the_algorithm_is_not_loaded(one_task):
-    (one_task / "algorithm.py").write_text("raise RuntimeError('loaded')")
-    names = [variable.name for variable in make_initial_values(make_experiment(one_task))]
+def test_where_the_model_is_enough_the_algorithm_is_not_loaded(one_algorithm):
+    (one_algorithm / "algorithm.py").write_text("raise RuntimeError('loaded')")
+    names = [variable.name for variable in make_initial_values(make_experiment(one_algorithm))]
     assert names == ["logits.W", "logits.b"]
 
 
@@ -187,7 +187,7 @@ def test_a_folder_with_nothing_to_start_from_is_refused(folder):
         make_initial_values(make_experiment(folder))
 
 
-def test_the_serial_loop_asks_all_tasks_and_counts_every_step_once():
+def test_the_serial_loop_asks_all_algorithms_and_counts_every_step_once():
     config = load_algorithm_module(FOLDER, "config").Config()
     with serve(config) as server:
         slots = CueSlots(3, 0)
@@ -205,12 +205,12 @@ def test_the_serial_loop_asks_all_tasks_and_counts_every_step_once():
 @pytest.mark.parametrize(
     ("new", "words"),
     [
-        ('Dense("others", 2, 2', r"are not those of the task 'goal' \(see goal/others\.W\); use"),
+        ('Dense("others", 2, 2', r"are not those of 'goal' \(see goal/others\.W\); use"),
         ('Dense("logits", 2, 3', r"shape \[2, 2\] for variable logits\.W, .* has \[2, 3\]; use"),
     ],
     ids=["name", "shape"],
 )
-def test_a_snapshot_of_other_tasks_is_refused(folder, new, words):
+def test_a_snapshot_of_other_algorithms_is_refused(folder, new, words):
     code = (folder / "algorithm.py").read_text()
     assert 'Dense("logits", 2, 2' in code
     (folder / "algorithm.py").write_text(code.replace('Dense("logits", 2, 2', new))

@@ -15,7 +15,7 @@ from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.launch.algorithm_code import locate_errors
-from relaax_like.launch.learners import make_learners, make_learning_task
+from relaax_like.launch.learners import make_compiled_updates, make_learners
 from relaax_like.wire.errors import ConfigError, RelaaxError, ServerUnavailableError
 
 
@@ -146,7 +146,7 @@ def test_a_mistake_in_a_minimal_folder_is_an_error_with_its_line(
 
 @pytest.mark.parametrize(
     "make",
-    [make_learning_task, lambda experiment: make_learners(experiment, InProcessClient, "test")],
+    [make_compiled_updates, lambda experiment: make_learners(experiment, InProcessClient, "test")],
     ids=["iterations", "gradients"],
 )
 @pytest.mark.parametrize("name", ["an unknown dtype", "no call of super", "no algorithm returned"])

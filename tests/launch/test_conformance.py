@@ -310,7 +310,7 @@ def test_training_for_the_check_is_in_this_process_and_leaves_nothing_elsewhere(
         def run(self, _: object) -> int:
             return 0
 
-    monkeypatch.setattr("relaax_like.launch.conformance_learning._TaskTrainer", Trainer)
+    monkeypatch.setattr("relaax_like.launch.conformance_learning._CheckTrainer", Trainer)
     experiment = replace(
         find_folder_experiment("a2c", ["learner.placement=standalone"]),
         compile_cache=tmp_path,
@@ -319,9 +319,9 @@ def test_training_for_the_check_is_in_this_process_and_leaves_nothing_elsewhere(
     )
     (result,) = check_algorithm(experiment, only=["learns"])
     assert result.outcome == "passed", result
-    (task,) = trained
-    assert task.learner.placement == "server"
-    assert (task.compile_cache, task.metrics_server, task.wandb) == (None, None, None)
+    (checked,) = trained
+    assert checked.learner.placement == "server"
+    assert (checked.compile_cache, checked.metrics_server, checked.wandb) == (None, None, None)
 
 
 def test_a_policy_that_does_not_learn_is_told_with_what_it_reached() -> None:

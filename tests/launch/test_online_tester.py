@@ -235,7 +235,7 @@ def test_agents_that_cannot_play_with_values_at_hand_are_not_tested(tmp_path: Pa
     )
     server: Any = None  # refused before it is looked at
     with pytest.raises(
-        ConfigError, match=r"learner\.eval_freq: .* agents have several tasks, or act"
+        ConfigError, match=r"learner\.eval_freq: .* agents have several Algorithms, or act"
     ):
         make_version_tests(experiment, server)
 

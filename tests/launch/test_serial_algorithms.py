@@ -1,4 +1,4 @@
-"""Several tasks with `placement: server`, in one process: they learn, stop and resume."""
+"""Several Algorithms with `placement: server`, in one process: they learn, stop and resume."""
 
 # covers F10
 
@@ -48,12 +48,12 @@ def test_a_hierarchy_learns_in_one_process(tmp_path: Path) -> None:
     file = write_experiment(tmp_path, learner="target_return: 5.5, target_episodes: 50")
     assert train(file, "algorithm.max_global_step=60000") == 0
     run = read_run(tmp_path / "run")
-    # No policy of one task alone has a mean return above 0.
+    # No policy of one Algorithm alone has a mean return above 0.
     assert run["global_t"] < 60000
     curves = read_curves(tmp_path / "run" / "metrics")
-    for task in ("goal", "control"):
-        assert f"Optimizer/{task}/default" in curves
-    # Each iteration of either task is one publication, and one step of its own optimizer.
+    for name in ("goal", "control"):
+        assert f"Optimizer/{name}/default" in curves
+    # Each iteration of either is one publication, and one step of its own optimizer.
     assert run["steps"].keys() == {"goal/default", "control/default"}
     assert run["published"] == run["version"] == sum(run["steps"].values())
     assert run["steps"]["control/default"] == run["global_t"] // 32
@@ -62,7 +62,7 @@ def test_a_hierarchy_learns_in_one_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("placement", ["server", pytest.param("agent", marks=pytest.mark.slow)])
-def test_one_task_can_learn_from_a_replay_table(placement: str, tmp_path: Path) -> None:
+def test_one_algorithm_can_learn_from_a_replay_table(placement: str, tmp_path: Path) -> None:
     file = write_experiment(tmp_path, learner="target_return: 5.5, target_episodes: 50")
     sets = ("algorithm.replayed=[control]", f"learner.placement={placement}")
     # Few updates for each step: the cost is that of the policy that has made the choices.
@@ -73,11 +73,11 @@ def test_one_task_can_learn_from_a_replay_table(placement: str, tmp_path: Path) 
     assert min(run["steps"].values()) > 10
 
 
-def test_iterations_of_one_task_can_have_a_size_and_those_of_another_none(
+def test_iterations_of_one_algorithm_can_have_a_size_and_those_of_another_none(
     folder: Path, tmp_path: Path
 ) -> None:
     file = folder / "config.py"
-    old, new = "rollouts=rollouts)", "rollouts=rollouts if task == 'goal' else None)"
+    old, new = "rollouts=rollouts)", "rollouts=rollouts if name == 'goal' else None)"
     text = file.read_text()
     assert old in text
     file.write_text(text.replace(old, new))
@@ -91,7 +91,7 @@ def test_iterations_of_one_task_can_have_a_size_and_those_of_another_none(
 def test_stopped_and_resumed_it_equals_an_uninterrupted_run(tmp_path: Path) -> None:
     files = [write_experiment(tmp_path / name) for name in ("a", "b")]
     budget = "algorithm.max_global_step=1200"
-    # A schedule follows all steps of the run, whichever task counts them.
+    # A schedule follows all steps of the run, whichever counts them.
     rate = (
         "relaax-parameter-server.optimizers={default: {learning_rate: 0.05, schedule: linear, "
         "learning_rate_end: 0, schedule_env_steps: 1200}}"
@@ -99,7 +99,7 @@ def test_stopped_and_resumed_it_equals_an_uninterrupted_run(tmp_path: Path) -> N
     assert train(files[0], budget, rate) == 0
     assert train(files[1], budget, rate, stop_at=104) == STOPPED
     waiting = read_run(tmp_path / "b" / "run")["serial"]["state"]["agents"]["tasks"]
-    assert {task for task, state in waiting.items() if has_waiting(state)} == {"goal", "control"}
+    assert {name for name, state in waiting.items() if has_waiting(state)} == {"goal", "control"}
     assert train(files[1], budget, rate, stop_at=201) == STOPPED
     assert train(files[1], budget, rate) == 0
     first, second = (read_run(tmp_path / name / "run") for name in ("a", "b"))
@@ -107,7 +107,7 @@ def test_stopped_and_resumed_it_equals_an_uninterrupted_run(tmp_path: Path) -> N
     assert first["global_t"] >= 1200
 
 
-def test_each_task_resumes_with_its_replay_table(tmp_path: Path) -> None:
+def test_each_algorithm_resumes_with_its_replay_table(tmp_path: Path) -> None:
     files = [write_experiment(tmp_path / name) for name in ("a", "b")]
     sets = ("algorithm.replayed=[goal,control]", "algorithm.max_global_step=900")
     assert train(files[0], *sets) == 0
@@ -116,7 +116,7 @@ def test_each_task_resumes_with_its_replay_table(tmp_path: Path) -> None:
     first, second = (read_run(tmp_path / name / "run") for name in ("a", "b"))
     assert compare(first, second, "run") == ""
     # Updates per row of the table: control has a row for each step, goal one for each goal.
-    goal, control = (first["steps"][f"{task}/default"] for task in ("goal", "control"))
+    goal, control = (first["steps"][f"{name}/default"] for name in ("goal", "control"))
     assert control == pytest.approx((first["global_t"] - 32) / 2, abs=30)
     assert 10 < goal < control / 3
 
@@ -136,7 +136,7 @@ def test_iterations_of_another_size_do_not_resume_in_the_middle(
     assert "episodes restart" in caplog.text
 
 
-def test_an_iteration_of_each_task_is_measured(tmp_path: Path) -> None:
+def test_an_iteration_of_each_algorithm_is_measured(tmp_path: Path) -> None:
     assert measure(load_experiment(write_experiment(tmp_path))) > 0
 
 
@@ -150,7 +150,7 @@ def test_an_algorithm_that_stops_epochs_can_be_evaluated(folder: Path, tmp_path:
     assert evaluate_policies(load_experiment(experiment), episodes=2)[""].lengths.min() >= 3
 
 
-def test_plans_by_task_without_rollouts_learn_beside_the_agents(
+def test_plans_by_algorithm_without_rollouts_learn_beside_the_agents(
     folder: Path, tmp_path: Path
 ) -> None:
     file = folder / "config.py"
@@ -186,7 +186,7 @@ def find_line(file: Path, text: str) -> str:
         ),
         (
             "eval_freq: 5",
-            "eval_freq: 5, but evaluations .* need make_model .* make_algorithms .2 task",
+            "eval_freq: 5, but evaluations .* need make_model .* make_algorithms .2 of",
         ),
         (
             "hook: {show: {type: log_show, position: after_iter}}",
@@ -212,7 +212,7 @@ def test_a_data_handler_is_refused_with_file_and_line(folder: Path, tmp_path: Pa
     file = folder / "algorithm.py"
     file.write_text(file.read_text() + "\n\ndef make_data_handler(config):\n    return None\n")
     place = find_line(file, "def make_data_handler")
-    refuse(write_experiment(tmp_path, folder), f"{place}make_data_handler needs .*2 task")
+    refuse(write_experiment(tmp_path, folder), f"{place}make_data_handler needs .*2 of")
 
 
 def test_shared_variables_are_refused_with_file_and_line(folder: Path, tmp_path: Path) -> None:
@@ -230,28 +230,28 @@ def test_shared_variables_are_refused_with_file_and_line(folder: Path, tmp_path:
     place = find_line(file, "def make_algorithms")
     refuse(
         write_experiment(tmp_path, folder),
-        f"{place}the tasks goal, control share the variable .*logits.W.* not their Model.*"
+        f"{place}the Algorithms goal, control share the variable .*logits.W.* not their Model.*"
         "placement: agent",
     )
 
 
 PLANS = {
-    "of another task": (
-        "rollouts=rollouts)\n            for task, rollouts in self.rollouts.items()",
-        "rollouts=rollouts)\n            for task, rollouts in {'goal': 4, 'act': 4}.items()",
-        "plan has the tasks goal, act, but make_algorithms makes goal, control",
+    "of another Algorithm": (
+        "rollouts=rollouts)\n            for name, rollouts in self.rollouts.items()",
+        "rollouts=rollouts)\n            for name, rollouts in {'goal': 4, 'act': 4}.items()",
+        "plan has the Algorithms goal, act, but make_algorithms makes goal, control",
     ),
     "empty": ("self.rollouts.items()", "()", "plan is an empty mapping; add a plan for each"),
     "offline": (
-        "OnPolicy(rollout_steps=self.rollout_steps[task], rollouts=rollouts)",
+        "OnPolicy(rollout_steps=self.rollout_steps[name], rollouts=rollouts)",
         "__import__('relaax_like.config.plan').config.plan.Offline(batch_size=3)",
-        "the plan of task 'goal' is Offline, .* expected OnPolicy, Episodes or Replay",
+        "the plan of 'goal' is Offline, .* expected OnPolicy, Episodes or Replay",
     ),
     "one for all": (
-        "        return {\n            task: OnPolicy(",
+        "        return {\n            name: OnPolicy(",
         "        return OnPolicy(rollout_steps=8, rollouts=4)\n        return {\n"
-        "            task: OnPolicy(",
-        "plan is OnPolicy, the plan of one task, but there is no make_model in model.py; return a",
+        "            name: OnPolicy(",
+        "plan is OnPolicy, the plan of one Algorithm, but there is no make_model in model.py",
     ),
 }
 
@@ -265,25 +265,27 @@ def test_plans_that_do_not_fit_are_refused_with_file_and_line(
     assert old in text
     file.write_text(
         text.replace(old, new).replace(
-            "self.rollout_steps[task]", "self.rollout_steps.get(task, 8)"
+            "self.rollout_steps[name]", "self.rollout_steps.get(name, 8)"
         )
     )
     place = find_line(file, "def plan")
     refuse(write_experiment(tmp_path, folder), f"{place}{match}")
 
 
-def test_plans_by_task_are_refused_where_there_is_one_task(folder: Path, tmp_path: Path) -> None:
+def test_plans_by_name_are_refused_where_there_is_one_algorithm(
+    folder: Path, tmp_path: Path
+) -> None:
     (folder / "model.py").write_text(
         "from .algorithm import LinearPolicy\n\n\ndef make_model(config, seed):\n"
         "    return LinearPolicy('observation', 'action', seed)\n"
     )
     place = find_line(folder / "config.py", "def plan")
-    refuse(write_experiment(tmp_path, folder), f"{place}plan is by task .* makes one task")
+    refuse(write_experiment(tmp_path, folder), f"{place}plan is by name .* makes one Algorithm")
 
 
-def test_recordings_of_several_tasks_are_refused(tmp_path: Path) -> None:
+def test_recordings_of_several_algorithms_are_refused(tmp_path: Path) -> None:
     place = find_line(FOLDER / "config.py", "def plan")
     refuse(
         write_experiment(tmp_path, learner=f"offline: {tmp_path}"),
-        rf"this algorithm \({place}plan is by task, .*only learns from what its agents",
+        rf"this algorithm \({place}plan is by name, .*only learns from what its agents",
     )

@@ -1,4 +1,4 @@
-"""Several tasks whose learners are in the parameter server: over the network, and with workers."""
+"""Several Algorithms that learn in the parameter server: over the network, and with workers."""
 
 # covers F2, F10, F11, P9, R2
 
@@ -34,8 +34,8 @@ def read_state(folder: Path) -> State:
 
 def assert_learned(folder: Path) -> State:
     state = read_state(folder)
-    assert state.global_t < 60000  # no policy of one task alone has a mean return above 0
-    # Each iteration of either task is one publication, and one step of its own optimizer.
+    assert state.global_t < 60000  # no policy of one Algorithm alone has a mean return above 0
+    # Each iteration of either is one publication, and one step of its own optimizer.
     assert state.statistics["published"] == state.version == sum(state.steps.values())
     assert min(state.steps.values()) > 10
     curves = read_curves(folder / "run" / "metrics")
@@ -74,12 +74,12 @@ def test_a_hierarchy_learns_over_the_network(cluster: Cluster, tmp_path: Path) -
     for program in (ps, rlx):
         assert TRACE not in program.output, program
     state = assert_learned(tmp_path)
-    # Each once, whichever tasks learned from it.
+    # Each once, whichever Algorithms learned from it.
     assert state.global_t + state.statistics["unlearned_steps"] == steps
 
 
 @pytest.mark.slow
-def test_a_killed_parameter_server_continues_with_all_tasks(
+def test_a_killed_parameter_server_continues_with_all_algorithms(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     ps, rlx = cluster.start_both_servers("learner.target_return=1000")
@@ -100,7 +100,7 @@ def test_a_killed_parameter_server_continues_with_all_tasks(
 
 
 @pytest.mark.slow
-def test_the_replay_tables_of_all_tasks_survive_the_parameter_server(tmp_path: Path) -> None:
+def test_the_replay_tables_of_all_algorithms_survive_the_parameter_server(tmp_path: Path) -> None:
     sets = ("algorithm.replayed=[goal,control]", "learner.target_return=1000")
     # So many that the agents wait for both learners' first updates, however slowly these compile.
     with Cluster(tmp_path, FOLDER, *SETS, *sets, "algorithm.max_global_step=4000") as cluster:
@@ -112,8 +112,8 @@ def test_the_replay_tables_of_all_tasks_survive_the_parameter_server(tmp_path: P
         )
         ps.stop(signal.SIGKILL)
         ps = cluster.start_parameter_server()
-        for task in ("goal", "control"):
-            ps.wait_for(rf"replay table: [1-9]\S* rows from \S*/replay-{task};")
+        for name in ("goal", "control"):
+            ps.wait_for(rf"replay table: [1-9]\S* rows from \S*/replay-{name};")
         steps = player.get()
         assert ps.wait() == 0, ps
         rlx.stop()
@@ -148,5 +148,8 @@ def test_plans_that_do_not_fit_end_the_server_with_one_line(tmp_path: Path) -> N
     with Cluster(tmp_path, FOLDER, *sets) as cluster:
         ps = cluster.start_parameter_server()
         assert ps.wait() == 2
-    assert ps.output.count("plan has the tasks goal, but make_algorithms makes goal, control") == 1
+    assert (
+        ps.output.count("plan has the Algorithms goal, but make_algorithms makes goal, control")
+        == 1
+    )
     assert TRACE not in ps.output

@@ -1,4 +1,4 @@
-"""Each task's learner publishes its part of one run. covers F2, F10, F11"""
+"""Each Algorithm's learner publishes its part of one run. covers F2, F10, F11"""
 
 import threading
 from typing import ClassVar
@@ -36,11 +36,11 @@ class Normalized(LinearPolicy):
         self.trunk = trunk or Dense("trunk", 2, 2, seed=seed + 7)
 
 
-def make_tasks(**trunks):
+def make_named(**trunks):
     return NamedAlgorithms(
         {
-            task: Reinforce(Normalized(task, seed, trunks.get(task)), CONFIG, 0)
-            for seed, task in enumerate(("goal", "control"))
+            name: Reinforce(Normalized(name, seed, trunks.get(name)), CONFIG, 0)
+            for seed, name in enumerate(("goal", "control"))
         }
     )
 
@@ -51,29 +51,29 @@ OPTIMIZERS = {
 }
 
 
-def make_server(tasks, **options):
-    store = make_store(tasks.algorithms, OPTIMIZERS)
+def make_server(named, **options):
+    store = make_store(named.algorithms, OPTIMIZERS)
     return ParameterServer(store, metrics=NullMetrics(), **options)
 
 
-def get_manifest(tasks, task):
-    return make_manifest(get_variables(tasks.algorithms[task].model))
+def get_manifest(named, name):
+    return make_manifest(get_variables(named.algorithms[name].model))
 
 
-def make_publishers(server, tasks):
+def make_publishers(server, named):
     return AlgorithmPublishers(
-        server, {task: get_manifest(tasks, task) for task in tasks.algorithms}
+        server, {name: get_manifest(named, name) for name in named.algorithms}
     )
 
 
 @pytest.fixture
-def tasks():
-    return make_tasks()
+def named():
+    return make_named()
 
 
 @pytest.fixture
-def server(tasks):
-    with make_server(tasks) as server:
+def server(named):
+    with make_server(named) as server:
         yield server
 
 
@@ -97,26 +97,26 @@ def read(server):
     return {s.name: array for s, array in zip(server.manifest.segments, arrays, strict=True)}
 
 
-def test_a_lease_has_the_variables_of_its_task_in_the_order_of_its_task(server, tasks):
-    publishers = make_publishers(server, tasks)
+def test_a_lease_has_the_variables_of_its_algorithm_in_the_order_of_its_algorithm(server, named):
+    publishers = make_publishers(server, named)
     whole = read(server)
-    for task, algorithm in tasks.algorithms.items():
-        lease = publishers.make_publisher(task).lease()
+    for name, algorithm in named.algorithms.items():
+        lease = publishers.make_publisher(name).lease()
         names = [segment.name for segment in lease.manifest.segments]
         assert names[:4] == ["logits.W", "logits.b", "trunk.W", "trunk.b"]
         assert len(names) == 7  # and a running statistic
         for name, array in zip(names, lease.manifest.unpack(lease.values), strict=True):
-            np.testing.assert_array_equal(array, whole[f"{task}/{name}"])
+            np.testing.assert_array_equal(array, whole[f"{name}/{name}"])
         assert set(lease.slots) == set(lease.steps) == {"late", "early"}
-        few = task == "control"
+        few = name == "control"
         assert [len(lease.slot_names[group]) for group in ("early", "late")] == [0 if few else 2, 2]
         assert (lease.number, lease.version, lease.global_t, lease.finished) == (0, 0, 0, "")
         assert len(algorithm.model.find_variables()) == 7
 
 
-def test_publications_of_tasks_are_merged_and_counted_on(server, tasks):
-    publishers = make_publishers(server, tasks)
-    goal, control = (publishers.make_publisher(task) for task in ("goal", "control"))
+def test_publications_of_algorithms_are_merged_and_counted_on(server, named):
+    publishers = make_publishers(server, named)
+    goal, control = (publishers.make_publisher(name) for name in ("goal", "control"))
     first, second = goal.lease(), control.lease()
     assert goal.publish(make_publication(first, 1.0)).version == 1
     assert control.publish(make_publication(second, 2.0, env_steps=8)).version == 2
@@ -130,31 +130,31 @@ def test_publications_of_tasks_are_merged_and_counted_on(server, tasks):
     assert whole.steps == {"goal/late": 3, "goal/early": 3, "control/late": 2, "control/early": 2}
     for group, slots in whole.slots.items():
         assert np.all(slots == (3.0 if group.startswith("goal/") else 2.0)), group
-    # A learner that begins again finds what the other task has published meanwhile, too.
+    # A learner that begins again finds what the other Algorithm has published meanwhile, too.
     again = goal.lease()
     assert (again.number, again.version, again.global_t) == (3, 3, 8)
     assert all(np.all(array == 3.0) for array in again.manifest.unpack(again.values))
 
 
-def test_a_publication_that_the_run_ignores_ends_its_learner(server, tasks):
-    publishers = make_publishers(server, tasks)
+def test_a_publication_that_the_run_ignores_ends_its_learner(server, named):
+    publishers = make_publishers(server, named)
     goal = publishers.make_publisher("goal")
     lease = goal.lease()
     server.publish(make_publication(server.lease(), 9.0))  # what a half-failed one leaves behind
-    with pytest.raises(RelaaxError, match="publication 1 of task goal was ignored"):
+    with pytest.raises(RelaaxError, match="publication 1 of goal was ignored"):
         goal.publish(make_publication(lease, 1.0))
 
 
-def test_each_step_is_counted_once_whichever_task_publishes(server, tasks):
-    publishers = make_publishers(server, tasks)
-    makers = {task: publishers.make_publisher(task) for task in ("goal", "control")}
-    leases = {task: maker.lease() for task, maker in makers.items()}
+def test_each_step_is_counted_once_whichever_algorithm_publishes(server, named):
+    publishers = make_publishers(server, named)
+    makers = {name: publishers.make_publisher(name) for name in ("goal", "control")}
+    leases = {name: maker.lease() for name, maker in makers.items()}
 
-    def publish(task, env_steps):
+    def publish(name, env_steps):
         for number in range(50):
-            publication = make_publication(leases[task], number, env_steps=env_steps)
-            makers[task].publish(publication)
-            makers[task].count(Counts(env_steps=env_steps))
+            publication = make_publication(leases[name], number, env_steps=env_steps)
+            makers[name].publish(publication)
+            makers[name].count(Counts(env_steps=env_steps))
 
     threads = [threading.Thread(target=publish, args=one) for one in (("goal", 0), ("control", 3))]
     for thread in threads:
@@ -167,11 +167,11 @@ def test_each_step_is_counted_once_whichever_task_publishes(server, tasks):
     assert set(lease.steps.values()) == {49}
 
 
-def test_clients_of_tasks_do_not_mix(tmp_path, tasks):
+def test_clients_of_algorithms_do_not_mix(tmp_path, named):
     snapshots = Snapshots(tmp_path)
-    with make_server(tasks, snapshots=snapshots) as server:
-        publishers = make_publishers(server, tasks)
-        goal, control = (publishers.make_publisher(task) for task in ("goal", "control"))
+    with make_server(named, snapshots=snapshots) as server:
+        publishers = make_publishers(server, named)
+        goal, control = (publishers.make_publisher(name) for name in ("goal", "control"))
         first, second = goal.lease(), control.lease()
         goal.publish(make_publication(first, 1.0, received={"rlx": Received(5, 2, 1)}))
         received = {"rlx": Received(5, 9, 8), "goal/rlx": Received(1, 1, 1)}
@@ -181,18 +181,18 @@ def test_clients_of_tasks_do_not_mix(tmp_path, tasks):
         assert goal.lease().received == {"rlx": Received(5, 2, 1)}
         assert control.lease().received == more
         server.save_checkpoint()
-    with make_server(tasks, snapshots=Snapshots(tmp_path)) as server:  # the next start
+    with make_server(named, snapshots=Snapshots(tmp_path)) as server:  # the next start
         assert server.restore_latest_checkpoint()
-        publishers = make_publishers(server, tasks)
+        publishers = make_publishers(server, named)
         lease = publishers.make_publisher("goal").lease()
         assert lease.received == {"rlx": Received(5, 2, 1)}
         assert lease.number == 2
         assert publishers.make_publisher("control").lease().received == more
 
 
-def test_what_is_refused_changes_nothing(server, tasks):
-    publishers = make_publishers(server, tasks)
-    goal, control = (publishers.make_publisher(task) for task in ("goal", "control"))
+def test_what_is_refused_changes_nothing(server, named):
+    publishers = make_publishers(server, named)
+    goal, control = (publishers.make_publisher(name) for name in ("goal", "control"))
     first, second = goal.lease(), control.lease()
     broken = make_publication(first, 1.0)
     first.manifest.unpack(broken.values)[0][0, 0] = np.nan
@@ -203,10 +203,10 @@ def test_what_is_refused_changes_nothing(server, tasks):
     assert server.lease().number == 1
 
 
-def test_after_the_end_values_stay_and_steps_are_counted(tasks):
-    with make_server(tasks, stop=StopCondition(10)) as server:
-        publishers = make_publishers(server, tasks)
-        goal, control = (publishers.make_publisher(task) for task in ("goal", "control"))
+def test_after_the_end_values_stay_and_steps_are_counted(named):
+    with make_server(named, stop=StopCondition(10)) as server:
+        publishers = make_publishers(server, named)
+        goal, control = (publishers.make_publisher(name) for name in ("goal", "control"))
         first, second = goal.lease(), control.lease()
         assert goal.finished == ""
         control.publish(make_publication(second, 2.0, env_steps=10))
@@ -216,20 +216,20 @@ def test_after_the_end_values_stay_and_steps_are_counted(tasks):
         np.testing.assert_array_equal(goal.lease().values, first.values)
 
 
-def test_a_run_of_other_variables_is_refused_by_name(server, tasks):
+def test_a_run_of_other_variables_is_refused_by_name(server, named):
     other = make_manifest([Variable("logits.W", np.zeros((3, 2), np.float32))])
     publisher = AlgorithmPublishers(server, {"goal": other}).make_publisher("goal")
     with pytest.raises(InvalidInputError, match=r"goal/logits\.W: the run has .* expected"):
         publisher.lease()
-    publisher = AlgorithmPublishers(server, {"act": get_manifest(tasks, "goal")}).make_publisher(
+    publisher = AlgorithmPublishers(server, {"act": get_manifest(named, "goal")}).make_publisher(
         "act"
     )
     with pytest.raises(InvalidInputError, match=r"act/logits\.W: the run has no such variable"):
         publisher.lease()
 
 
-def test_what_the_run_says_is_what_a_task_hears(server, tasks):
-    publisher = make_publishers(server, tasks).make_publisher("goal")
+def test_what_the_run_says_is_what_an_algorithm_hears(server, named):
+    publisher = make_publishers(server, named).make_publisher("goal")
     publisher.lease()
     assert publisher.best_score == server.best_score
     assert publisher.train_return == server.train_return
@@ -238,8 +238,8 @@ def test_what_the_run_says_is_what_a_task_hears(server, tasks):
     assert server._next_score == 2.5
 
 
-def test_tasks_that_share_a_variable_are_refused_by_name():
+def test_algorithms_that_share_a_variable_are_refused_by_name():
     trunk = Dense("trunk", 2, 2, seed=0)
-    make_tasks().validate_sharing("algorithm.py:1")
-    with pytest.raises(ConfigError, match=r"algorithm\.py:1: the tasks goal, control share .*W"):
-        make_tasks(goal=trunk, control=trunk).validate_sharing("algorithm.py:1")
+    make_named().validate_sharing("algorithm.py:1")
+    with pytest.raises(ConfigError, match=r"algorithm\.py:1: .* goal, control share .*W"):
+        make_named(goal=trunk, control=trunk).validate_sharing("algorithm.py:1")

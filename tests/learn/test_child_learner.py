@@ -303,11 +303,11 @@ def test_a_program_that_dies_at_once_is_started_again_and_again(tmp_path, monkey
         wait_until(lambda: starts.exists() and len(starts.read_text()) > 2, "three starts", 30)
 
 
-def test_a_fatal_end_is_one_for_all_tasks(tmp_path):
+def test_a_fatal_end_is_one_for_all_algorithms(tmp_path):
     errors, starts = [], tmp_path / "starts"
     with running(make_argv(starts, 2), on_failure=errors.append, fatal=(2,)) as child:
-        for task in ("goal", "control"):
-            child.learner(task, MANIFEST)
+        for name in ("goal", "control"):
+            child.learner(name, MANIFEST)
         wait_until(lambda: len(errors) == 2, "the end of both", 30)
     assert starts.read_text() == "x"
 

@@ -53,7 +53,7 @@ class Regression(FlareAlgorithm):
 
 
 @pytest.fixture
-def task():
+def compiled():
     return CompiledAlgorithm(Regression(LinearModel()))
 
 
@@ -61,23 +61,23 @@ INPUTS = {"a": np.array([[1, 0], [0, 1]]), "b": np.array([[2.0], [4.0]]), "c": n
 STATES = {"memory": np.zeros((2, 1))}
 
 
-def test_predict_sees_exactly_the_inputs_that_the_specs_name(task):
-    actions, states = task.predict(INPUTS, STATES)
+def test_predict_sees_exactly_the_inputs_that_the_specs_name(compiled):
+    actions, states = compiled.predict(INPUTS, STATES)
     np.testing.assert_allclose(actions["action"], [[2 + 1 + 1], [0 + 2 + 1]])
     np.testing.assert_allclose(states["memory"], [[1], [1]])
     assert isinstance(actions["action"], np.ndarray)
 
 
-def test_predictions_are_the_same_alone_and_batched(task):
-    both, _ = task.predict(INPUTS, STATES)
+def test_predictions_are_the_same_alone_and_batched(compiled):
+    both, _ = compiled.predict(INPUTS, STATES)
     for row in range(2):
-        alone, _ = task.predict(
+        alone, _ = compiled.predict(
             {k: v[row : row + 1] for k, v in INPUTS.items()}, {"memory": np.zeros((1, 1))}
         )
         np.testing.assert_array_equal(alone["action"][0], both["action"][row])
 
 
-def learn(task, **changes):
+def learn(compiled, **changes):
     arguments = {
         "inputs": INPUTS,
         "next_inputs": INPUTS,
@@ -87,51 +87,51 @@ def learn(task, **changes):
         "states": STATES,
         "next_states": STATES,
     }
-    return task.compute_gradients(**{**arguments, **changes})
+    return compiled.compute_gradients(**{**arguments, **changes})
 
 
-def test_gradients_worked_out_by_hand_come_in_manifest_order(task):
-    gradients, costs = learn(task)
+def test_gradients_worked_out_by_hand_come_in_manifest_order(compiled):
+    gradients, costs = learn(compiled)
     # errors are 4 and 3; d/dmean = [4, 3]
     assert costs["squared"] == pytest.approx((16 + 9) / 2)
     assert costs["bias"] == pytest.approx(0.5)
-    by_name = dict(zip([v.name for v in task.get_variables()], gradients, strict=True))
+    by_name = dict(zip([v.name for v in compiled.get_variables()], gradients, strict=True))
     np.testing.assert_allclose(by_name["z"], [[4], [3]])
     np.testing.assert_allclose(by_name["y"], [[4 * 2 + 3 * 4]])
     np.testing.assert_allclose(by_name["x"], 4 + 3 + 1)
-    manifest = make_manifest(task.get_variables())
+    manifest = make_manifest(compiled.get_variables())
     assert [s.name for s in manifest.segments] == list(by_name)
     assert [s.group for s in manifest.segments] == ["actor", "actor", "critic"]
 
 
-def test_set_values_takes_manifest_order_and_predictions_follow(task):
-    values = [np.zeros_like(v.value) for v in task.get_variables()]
-    task.set_values(values)
-    actions, _ = task.predict(INPUTS, STATES)
+def test_set_values_takes_manifest_order_and_predictions_follow(compiled):
+    values = [np.zeros_like(v.value) for v in compiled.get_variables()]
+    compiled.set_values(values)
+    actions, _ = compiled.predict(INPUTS, STATES)
     np.testing.assert_array_equal(actions["action"], [[0], [0]])
 
 
-def test_another_number_of_values_is_refused(task):
-    values = [v.value for v in task.get_variables()]
+def test_another_number_of_values_is_refused(compiled):
+    values = [v.value for v in compiled.get_variables()]
     with pytest.raises(
         InvalidInputError, match=rf"{len(values) + 1} array\(s\), expected {len(values)}"
     ):
-        task.set_values([*values, values[0]])
+        compiled.set_values([*values, values[0]])
 
 
-def test_a_missing_input_is_named(task):
+def test_a_missing_input_is_named(compiled):
     with pytest.raises(InvalidInputError, match="inputs: b is missing"):
-        task.predict({"a": INPUTS["a"]}, STATES)
+        compiled.predict({"a": INPUTS["a"]}, STATES)
 
 
-def test_a_missing_state_is_named(task):
+def test_a_missing_state_is_named(compiled):
     with pytest.raises(InvalidInputError, match="states: memory is missing"):
-        task.predict(INPUTS)
+        compiled.predict(INPUTS)
 
 
-def test_a_wrong_shape_is_named(task):
+def test_a_wrong_shape_is_named(compiled):
     with pytest.raises(InvalidInputError, match=r"inputs\[a\]: shape \[2, 1\]"):
-        task.predict({"a": np.zeros((2, 1)), "b": INPUTS["b"]}, STATES)
+        compiled.predict({"a": np.zeros((2, 1)), "b": INPUTS["b"]}, STATES)
 
 
 def test_an_algorithm_need_not_learn():
@@ -173,8 +173,8 @@ def test_categorical_probabilities_modes_and_frequencies():
 def test_draws_depend_on_the_seed_alone():
     def draw(seed):
         algorithm = Algorithm(CoinModel(), seed=seed)
-        task = CompiledAlgorithm(algorithm)
-        return [int(task.predict({"a": np.zeros((1, 1))})[0]["action"][0]) for _ in range(40)]
+        compiled = CompiledAlgorithm(algorithm)
+        return [int(compiled.predict({"a": np.zeros((1, 1))})[0]["action"][0]) for _ in range(40)]
 
     assert draw(1) == draw(1)
     assert draw(1) != draw(2)

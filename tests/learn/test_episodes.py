@@ -61,8 +61,8 @@ def learn(folder: Path, rollout: Rollout) -> tuple[dict[str, np.ndarray], dict[s
     config = load_algorithm_module(folder, "config").Config()
     model = load_algorithm_module(folder, "model").make_model(config, 3)
     algorithm = load_algorithm_module(folder, "algorithm").Reinforce(model, config, 0)
-    task = CompiledUpdates(algorithm, config.optimizers)
-    policy = LearningPolicy(task, config.plan, 0)
+    compiled = CompiledUpdates(algorithm, config.optimizers)
+    policy = LearningPolicy(compiled, config.plan, 0)
     keys = np.zeros((rollout.slots, 2), np.int64)
     data = TrainingData(
         rollout=rollout, tickets=(), env_steps=rollout.env_steps, mean_version=0.0, keys=keys

@@ -1,4 +1,4 @@
-"""Streams of experience by task, and the services at their end. covers F10, F11"""
+"""Streams of experience by name, and the services at their end. covers F10, F11"""
 
 import contextlib
 import threading
@@ -34,7 +34,7 @@ from relaax_like.learn.rollout_messages import rollout_to_bytes
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.wire.errors import ConfigError, LeasedError, RelaaxError
 
-TASKS = ("goal", "control")
+NAMES = ("goal", "control")
 
 
 @pytest.fixture(autouse=True)
@@ -47,15 +47,15 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_variables() -> list[Variable]:
     return [
-        replace(variable, name=f"{task}/{variable.name}", group=f"{task}/default")
-        for task in TASKS
+        replace(variable, name=f"{name}/{variable.name}", group=f"{name}/default")
+        for name in NAMES
         for variable in VARIABLES
     ]
 
 
 @pytest.fixture
 def server() -> Iterator[ParameterServer]:
-    """A run of two tasks, each with the variables of a PlainPolicy."""
+    """A run of two Algorithms, each with the variables of a PlainPolicy."""
     with make_plain_server(make_variables()) as server:
         yield server
 
@@ -63,24 +63,24 @@ def server() -> Iterator[ParameterServer]:
 def make_services(server: ParameterServer) -> ExperienceServices:
     def make_learners() -> dict:
         manifest = make_manifest(VARIABLES)
-        publishers = AlgorithmPublishers(server, dict.fromkeys(TASKS, manifest))
+        publishers = AlgorithmPublishers(server, dict.fromkeys(NAMES, manifest))
         return {
-            task: make_plain_learner(publishers.make_publisher(task))  # type: ignore[arg-type]
-            for task in TASKS
+            name: make_plain_learner(publishers.make_publisher(name))  # type: ignore[arg-type]
+            for name in NAMES
         }
 
-    return ExperienceServices(make_learners, make_service, pytest.fail, TASKS)
+    return ExperienceServices(make_learners, make_service, pytest.fail, NAMES)
 
 
-def read(server: ParameterServer, task: str) -> list[np.ndarray]:
-    """Returns the newest values of a task, in its order."""
+def read(server: ParameterServer, name: str) -> list[np.ndarray]:
+    """Returns the newest values of an Algorithm, in its order."""
     by_name = zip(server.manifest.segments, unpack(server), strict=True)
     arrays = {segment.name: array for segment, array in by_name}
-    return [arrays[f"{task}/{variable.name}"] for variable in VARIABLES]
+    return [arrays[f"{name}/{variable.name}"] for variable in VARIABLES]
 
 
-def make_service(task: str, make_learner: Callable, on_failure: Callable) -> ExperienceService:
-    return ExperienceService(make_learner, COLUMNS, 1 << 24, on_failure, task=task, has_others=True)
+def make_service(name: str, make_learner: Callable, on_failure: Callable) -> ExperienceService:
+    return ExperienceService(make_learner, COLUMNS, 1 << 24, on_failure, name=name, has_others=True)
 
 
 @contextlib.contextmanager
@@ -101,7 +101,7 @@ def serve(server: ParameterServer) -> Iterator[Link]:
 
 
 class Agents:
-    """The agents of one task.
+    """The agents of one Algorithm.
 
     Attributes:
       done: numbers of the requests that were answered.
@@ -110,9 +110,9 @@ class Agents:
       global_t: that was heard last.
     """
 
-    def __init__(self, learners: RemoteLearners, task: str):
-        names = [f"{task}/{variable.name}" for variable in VARIABLES]
-        self.learner = learners.learner(task, names=names, variables=names)
+    def __init__(self, learners: RemoteLearners, name: str):
+        names = [f"{name}/{variable.name}" for variable in VARIABLES]
+        self.learner = learners.learner(name, names=names, variables=names)
         self.done: list[int] = []
         self.versions: list[int] = []
         self.values: list[np.ndarray] = []
@@ -141,37 +141,37 @@ class Agents:
 
 def make_remote(link: Link, failures: list[RelaaxError]) -> RemoteLearners:
     return RemoteLearners(
-        lambda task, _: RemoteLearner(
-            lambda: link.collect_stream("rlx", WAIT_SEC, task), "rlx", on_failure=failures.append
+        lambda name, _: RemoteLearner(
+            lambda: link.collect_stream("rlx", WAIT_SEC, name), "rlx", on_failure=failures.append
         )
     )
 
 
-def test_each_task_learns_from_its_own_streams(server: ParameterServer) -> None:
+def test_each_algorithm_learns_from_its_own_streams(server: ParameterServer) -> None:
     with serve(server) as link:
         remote = make_remote(link, [])
-        goal, control = (Agents(remote, task) for task in TASKS)
+        goal, control = (Agents(remote, name) for name in NAMES)
         assert remote.wait_loaded(WAIT_SEC)
         control.learn(1)
         assert not any(np.any(array) for array in read(server, "goal"))
         goal.learn(1)  # the same number
         goal.learn(2)
         assert (server.global_t, server.version) == (3 * ENV_STEPS, 3)
-        for agents, task, want in ((goal, "goal", 30.0), (control, "control", 20.0)):
-            for value, known in zip(agents.values, read(server, task), strict=True):
+        for agents, name, want in ((goal, "goal", 30.0), (control, "control", 20.0)):
+            for value, known in zip(agents.values, read(server, name), strict=True):
                 np.testing.assert_array_equal(value, known)
                 assert np.all(value == want)
         remote.stop()
         remote.stop()
 
 
-def test_a_stream_has_the_values_of_its_task_once(server: ParameterServer) -> None:
+def test_a_stream_has_the_values_of_its_algorithm_once(server: ParameterServer) -> None:
     with serve(server) as link:
         remote = make_remote(link, [])
-        goal, control = (Agents(remote, task) for task in TASKS)
+        goal, control = (Agents(remote, name) for name in NAMES)
         for number in (1, 2, 3):
             control.learn(number)
-        # With its next message, and heard of the steps of the other task.
+        # With its next message, and heard of the steps of the other Algorithm.
         wait_until(lambda: goal.global_t == 3 * ENV_STEPS, "the newest step")
         assert goal.versions == [0]
         goal.learn(1)
@@ -184,7 +184,9 @@ def test_a_stream_has_the_values_of_its_task_once(server: ParameterServer) -> No
         remote.stop()
 
 
-def test_until_its_learner_is_loaded_a_task_has_the_runs_version(server: ParameterServer) -> None:
+def test_until_its_learner_is_loaded_each_has_the_runs_version(
+    server: ParameterServer,
+) -> None:
     with serve(server) as link:
         remote = make_remote(link, [])
         Agents(remote, "control").learn(1)
@@ -206,7 +208,7 @@ def test_until_its_learner_is_loaded_a_task_has_the_runs_version(server: Paramet
 def test_nobody_waits_for_an_iteration_that_is_not_complete(
     server: ParameterServer,
 ) -> None:
-    """Agents that play could fill it, but for all that is known they wait for another task."""
+    """Agents that play could fill it, but for all that is known they wait for another Algorithm."""
     with serve(server) as link:
         remote = make_remote(link, [])
         agents = Agents(remote, "goal")
@@ -219,17 +221,19 @@ def test_nobody_waits_for_an_iteration_that_is_not_complete(
 
 
 @pytest.mark.parametrize(
-    ("task", "words"),
+    ("name", "words"),
     [
-        ("act", "for task 'act', but .* has the tasks goal, control; use the same algorithm"),
-        ("", "without a task, but .* has the tasks goal, control"),
+        ("act", "for the Algorithm 'act', but .* has the Algorithms goal, control; use the same"),
+        ("", "without a name, but .* has the Algorithms goal, control"),
     ],
 )
-def test_an_unknown_task_is_refused_by_name(task: str, words: str, server: ParameterServer) -> None:
+def test_an_unknown_algorithm_is_refused_by_name(
+    name: str, words: str, server: ParameterServer
+) -> None:
     failures: list[RelaaxError] = []
     with serve(server) as link:
         remote = make_remote(link, failures)
-        remote.learner(task)
+        remote.learner(name)
         wait_until(lambda: failures, "a failure")
         remote.stop()
     with pytest.raises(LeasedError, match=words):
@@ -248,8 +252,8 @@ def test_variables_of_another_algorithm_end_the_learners(server: ParameterServer
 
 
 def test_what_comes_again_after_a_restart_is_counted_once(server: ParameterServer) -> None:
-    def send(link: Link, task: str, env_steps: int, *sequences: int) -> CollectStream:
-        stream = link.collect_stream("rlx", WAIT_SEC, task)
+    def send(link: Link, name: str, env_steps: int, *sequences: int) -> CollectStream:
+        stream = link.collect_stream("rlx", WAIT_SEC, name)
         stream.open(1, 0, 0)
         for sequence in sequences:
             stream.send(
@@ -277,7 +281,7 @@ def test_what_comes_again_after_a_restart_is_counted_once(server: ParameterServe
     assert (server.global_t, server.version) == (3 * ENV_STEPS, 5)
 
 
-def test_a_task_is_refused_where_there_is_one(server: ParameterServer) -> None:
+def test_an_algorithm_is_refused_where_there_is_one(server: ParameterServer) -> None:
     service = make_plain_service(server)
     grpc_server, port = BridgeControl().create_server("127.0.0.1:0", server, experience=service)
     grpc_server.start()
@@ -285,13 +289,13 @@ def test_a_task_is_refused_where_there_is_one(server: ParameterServer) -> None:
         stream = link.collect_stream("rlx", WAIT_SEC, "goal")
         stream.open(1, 0, 0)
         with pytest.raises(
-            LeasedError, match=r"for task 'goal', but .* has one task, which is not"
+            LeasedError, match=r"for the Algorithm 'goal', but this run has one, without a name"
         ):
             next(iter(stream))
     grpc_server.stop(0).wait(WAIT_SEC)
 
 
-def test_a_failure_of_all_tasks_is_reported_once() -> None:
+def test_a_failure_of_all_algorithms_is_reported_once() -> None:
     made: list[int] = []
     failures: list[Exception] = []
 
@@ -299,7 +303,7 @@ def test_a_failure_of_all_tasks_is_reported_once() -> None:
         made.append(1)
         raise ConfigError("no such model")
 
-    services = ExperienceServices(fail, make_service, failures.append, TASKS)
+    services = ExperienceServices(fail, make_service, failures.append, NAMES)
     before = set(threading.enumerate())
     services.start()
     services.join()

@@ -30,7 +30,7 @@ SLOTS, STEPS = 3, 5
 A2C: Any = load("algorithm").A2C
 
 
-class GatedTask(CompiledGradients):
+class GatedGradients(CompiledGradients):
     """Computes gradients while a gate is open, and records the rollouts' slots."""
 
     def __init__(self, algorithm: Any):
@@ -63,14 +63,14 @@ class Run:
       events: failures, and answers to requests, in order.
     """
 
-    def __init__(self, server: ParameterServer, task: CompiledGradients):
+    def __init__(self, server: ParameterServer, compiled: CompiledGradients):
         self.server = server
         self.client = Client(server)
         self.events: list[ConfigError | LearnerUpdate] = []
         plan = OnPolicy(rollout_steps=STEPS)
-        self.task = task
+        self.compiled = compiled
         self.learner = GradientLearner(
-            task, plan, self.client, make_requests(plan), on_failure=self.events.append
+            compiled, plan, self.client, make_requests(plan), on_failure=self.events.append
         )
         self.learner.start(self._take)
 
@@ -89,7 +89,7 @@ class Run:
 
     def make_worth_compiling(self) -> None:
         """Makes the next rollout of a known size the one for which a gradient is compiled."""
-        self.task.set_seen([[key, 1_000_000] for key, _ in self.task.get_seen()])
+        self.compiled.set_seen([[key, 1_000_000] for key, _ in self.compiled.get_seen()])
 
     def learn(self, number: int, reward: float = 0.0) -> LearnerUpdate:
         self.submit(number, reward=reward)
@@ -101,11 +101,11 @@ class Run:
 
 @contextlib.contextmanager
 def running(
-    algorithm_class: Any = A2C, make_task: Callable[..., CompiledGradients] = CompiledGradients
+    algorithm_class: Any = A2C, make_compiled: Callable[..., CompiledGradients] = CompiledGradients
 ) -> Iterator[Run]:
     model = load("model").make_model(CONFIG, 0)
     with serve_a2c(CONFIG) as server:
-        run = Run(server, make_task(algorithm_class(model, CONFIG)))
+        run = Run(server, make_compiled(algorithm_class(model, CONFIG)))
         yield run
         run.learner.stop()
 
@@ -117,15 +117,15 @@ def test_rollouts_that_wait_are_learned_from_together_before_a_stop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(gradient_learner, "_STOP_SEC", WAIT_SEC)
-    tasks: list[GatedTask] = []
+    made: list[GatedGradients] = []
 
-    def make_task(algorithm: Any) -> GatedTask:
-        tasks.append(GatedTask(algorithm))
-        return tasks[0]
+    def make_compiled(algorithm: Any) -> GatedGradients:
+        made.append(GatedGradients(algorithm))
+        return made[0]
 
-    with running(make_task=make_task) as run:
+    with running(make_compiled=make_compiled) as run:
         run.submit(1)
-        assert tasks[0].begun.wait(WAIT_SEC)
+        assert made[0].begun.wait(WAIT_SEC)
         run.submit(2, slots=8)
         run.submit(3)
         run.learner.submit(LearnRequest(4, None))
@@ -133,10 +133,10 @@ def test_rollouts_that_wait_are_learned_from_together_before_a_stop(
         run.submit(6)
         stopping = Caller(run.learner.stop)
         wait_until(lambda: run.learner._queue.waiting == 6, "the end marker")
-        tasks[0].gate.set()
+        made[0].gate.set()
         stopping.get()
         assert run.answered() == [1, 4, 2, 3, 5, 6]  # 4 has nothing to learn from
-        assert tasks[0].slots == [SLOTS, 8 + 3 * SLOTS]
+        assert made[0].slots == [SLOTS, 8 + 3 * SLOTS]
 
 
 # Errors that end it.
@@ -226,10 +226,10 @@ def test_a_gradient_that_xla_cannot_compile_ends_the_learning() -> None:
 def test_a_gradient_that_xla_cannot_compile_in_the_background_stays_uncompiled(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def make_task(algorithm: Any) -> CompiledGradients:
+    def make_compiled(algorithm: Any) -> CompiledGradients:
         return CompiledGradients(algorithm, compile_in_background=True)
 
-    with running(Uncompilable, make_task) as run:
+    with running(Uncompilable, make_compiled) as run:
         assert run.learn(1).version == 1
         run.make_worth_compiling()
         assert run.learn(2).version == 2

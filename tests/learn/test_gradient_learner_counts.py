@@ -1,4 +1,4 @@
-"""GradientLearner with a task in NumPy: counting, phases, data handlers and hooks."""
+"""GradientLearner with an Algorithm in NumPy: counting, phases, data handlers and hooks."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ from relaax_like.parameter_server.stop_condition import StopCondition
 PLAN = OnPolicy(rollout_steps=STEPS)
 
 
-class Task:
+class Gated:
     """Fails at the reward 1, and makes a gradient of NaN at the reward 2; waits for its gate."""
 
     statistics: tuple[str, ...] = ()
@@ -63,44 +63,44 @@ class Task:
 
 @pytest.mark.parametrize("reward", [1.0, 2.0])
 def test_an_iteration_that_fails_is_skipped_and_its_steps_are_counted_once(reward: float) -> None:
-    task, answers = Task(), list[LearnerUpdate]()
+    compiled, answers = Gated(), list[LearnerUpdate]()
     with make_backend() as backend:
-        learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
+        learner = GradientLearner(compiled, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         learner.start(answers.append)
         # The first by itself, as it is being learned from; then four together, and the last one.
         for number, one in enumerate([reward, 0.0, reward, 0.0, 0.0, 0.0], 1):
             rollout = make_rewarded(1, one)
             if number == 6:
-                task.gate.set()
+                compiled.gate.set()
                 wait_until(lambda: sum(len(one.numbers) for one in answers) == 5, "the answers")
                 assert backend.version == 0
             learner.submit(LearnRequest(number, rollout, (), rollout.env_steps))
-            assert task.begun.wait(WAIT_SEC)
+            assert compiled.begun.wait(WAIT_SEC)
         wait_until(lambda: sum(len(one.numbers) for one in answers) == 6, "all answers")
         learner.stop()
-        assert task.calls == 3
+        assert compiled.calls == 3
         assert backend.version == 1
         assert backend.global_t == 6 * STEPS
 
 
 def test_episodes_of_an_iteration_whose_gradient_is_refused_are_counted_once() -> None:
-    task, answers = Task(), list[LearnerUpdate]()
+    compiled, answers = Gated(), list[LearnerUpdate]()
     with make_backend() as backend:
-        learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
+        learner = GradientLearner(compiled, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         learner.start(answers.append)
         # The first by itself; then two together, whose push is refused.
         for number, reward in enumerate([0.0, 0.0, 2.0], 1):
             rollout, episode = make_rewarded(1, reward), Episode(float(number), 1)
             learner.submit(LearnRequest(number, rollout, (episode,), rollout.env_steps))
-            assert task.begun.wait(WAIT_SEC)
-        task.gate.set()
+            assert compiled.begun.wait(WAIT_SEC)
+        compiled.gate.set()
         wait_until(lambda: sum(len(one.numbers) for one in answers) == 3, "all answers")
         learner.stop()
         assert (backend.version, backend.global_t) == (1, 3 * STEPS)
         assert (backend.status().episodes, backend.status().mean_return) == (3, 2.0)
 
 
-class TwoPhases(Task):
+class TwoPhases(Gated):
     """The second gradient fails at the reward 3, and is otherwise twice the values."""
 
     def compute_updates(
@@ -121,11 +121,11 @@ class TwoPhases(Task):
 
 
 def test_a_phase_meets_the_values_that_the_one_before_has_led_to() -> None:
-    task, answers = TwoPhases(), list[LearnerUpdate]()
-    task.gate.set()
+    compiled, answers = TwoPhases(), list[LearnerUpdate]()
+    compiled.gate.set()
     with make_backend(stop=StopCondition(STEPS)) as backend:
         before = backend.get_values()
-        learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
+        learner = GradientLearner(compiled, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         learner.start(answers.append)
         rollout = make_rewarded(1, 0.0)
         learner.submit(LearnRequest(1, rollout, (), rollout.env_steps))
@@ -139,28 +139,28 @@ def test_a_phase_meets_the_values_that_the_one_before_has_led_to() -> None:
 
 
 def test_an_update_whose_second_phase_fails_is_not_made_again() -> None:
-    task, answers = TwoPhases(), list[LearnerUpdate]()
+    compiled, answers = TwoPhases(), list[LearnerUpdate]()
     with make_backend() as backend:
-        learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
+        learner = GradientLearner(compiled, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         learner.start(answers.append)
         for number, reward in enumerate([0.0, 3.0, 0.0], 1):  # the last two together
             rollout = make_rewarded(1, reward)
             learner.submit(LearnRequest(number, rollout, (), rollout.env_steps))
-            assert task.begun.wait(WAIT_SEC)
-        task.gate.set()
+            assert compiled.begun.wait(WAIT_SEC)
+        compiled.gate.set()
         wait_until(lambda: sum(len(one.numbers) for one in answers) == 3, "all answers")
         learner.stop()
-        assert (task.calls, backend.version, backend.global_t) == (2, 3, 3 * STEPS)
+        assert (compiled.calls, backend.version, backend.global_t) == (2, 3, 3 * STEPS)
 
 
 def test_an_iteration_that_is_too_old_is_dropped_and_its_steps_are_counted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    task, answers = Task(), list[LearnerUpdate]()
-    task.gate.set()
+    compiled, answers = Gated(), list[LearnerUpdate]()
+    compiled.gate.set()
     with make_backend() as backend:
         learner = GradientLearner(
-            task, PLAN, InProcessClient(backend), make_requests(PLAN, max_lag=1)
+            compiled, PLAN, InProcessClient(backend), make_requests(PLAN, max_lag=1)
         )  # type: ignore[arg-type]
         learner.start(answers.append)
         for number in range(1, 5):  # all are of version 0, which has two successors by the third
@@ -168,17 +168,17 @@ def test_an_iteration_that_is_too_old_is_dropped_and_its_steps_are_counted(
             learner.submit(LearnRequest(number, rollout, (), rollout.env_steps))
             wait_until(lambda n=number: n in answers[-1].numbers, "the answer")  # type: ignore[misc]
         learner.stop()
-        assert (task.calls, backend.version, backend.global_t) == (2, 2, 4 * STEPS)
+        assert (compiled.calls, backend.version, backend.global_t) == (2, 2, 4 * STEPS)
     assert "its oldest step is 2 version(s) old, but learner.max_lag is 1" in caplog.text
 
 
 def test_an_iteration_that_cannot_be_put_together_is_answered_and_counted(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    task, answers = Task(), list[LearnerUpdate]()
-    task.gate.set()
+    compiled, answers = Gated(), list[LearnerUpdate]()
+    compiled.gate.set()
     with make_backend() as backend:
-        learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
+        learner = GradientLearner(compiled, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         take, failures = Collector.get_training_data, [MemoryError("no room")]
 
         def fail_once(collector: Collector, timeout_sec: float | None = 0.0) -> object:
@@ -198,7 +198,7 @@ def test_an_iteration_that_cannot_be_put_together_is_answered_and_counted(
     assert "could not learn from an iteration (1 so far): MemoryError('no room')" in caplog.text
 
 
-class ThreeUpdates(Task):
+class ThreeUpdates(Gated):
     """An iteration of three updates."""
 
     def compute_updates(
@@ -213,25 +213,25 @@ class ThreeUpdates(Task):
 
 
 def test_a_stop_ends_an_iteration_after_the_update_at_hand_and_counts_its_steps() -> None:
-    task, answers = ThreeUpdates(), list[LearnerUpdate]()
+    compiled, answers = ThreeUpdates(), list[LearnerUpdate]()
     with make_backend() as backend:
-        learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
+        learner = GradientLearner(compiled, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         learner.start(answers.append)
         rollout = make_rewarded(1, 0.0)
         learner.submit(LearnRequest(1, rollout, (), rollout.env_steps))
-        assert task.begun.wait(WAIT_SEC)
+        assert compiled.begun.wait(WAIT_SEC)
         stopping = Caller(learner.stop)
         wait_until(lambda: learner._sink.is_ending, "the stop")
-        task.gate.set()
+        compiled.gate.set()
         stopping.get()
-        assert (task.calls, backend.version, backend.global_t) == (1, 1, STEPS)
+        assert (compiled.calls, backend.version, backend.global_t) == (1, 1, STEPS)
 
 
 def test_after_the_end_requests_are_counted_without_a_gradient() -> None:
-    task, answers = Task(), list[LearnerUpdate]()
-    task.gate.set()
+    compiled, answers = Gated(), list[LearnerUpdate]()
+    compiled.gate.set()
     with make_backend(stop=StopCondition(STEPS)) as backend:
-        learner = GradientLearner(task, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
+        learner = GradientLearner(compiled, PLAN, InProcessClient(backend), make_requests(PLAN))  # type: ignore[arg-type]
         learner.start(answers.append)
         for number in (1, 2):
             rollout = make_rewarded(1, 0.0)
@@ -239,7 +239,7 @@ def test_after_the_end_requests_are_counted_without_a_gradient() -> None:
             wait_until(lambda n=number: n in answers[-1].numbers, "the answer")  # type: ignore[misc]
         learner.submit(LearnRequest(3, None, (), 2))
         learner.stop()
-        assert (task.calls, backend.version, backend.global_t) == (1, 1, 2 * STEPS + 2)
+        assert (compiled.calls, backend.version, backend.global_t) == (1, 1, 2 * STEPS + 2)
 
 
 class FiveOfOne:
@@ -255,11 +255,11 @@ class FiveOfOne:
 
 def test_what_a_data_handler_makes_of_a_rollout_does_not_multiply_its_steps() -> None:
     # covers J5, J7
-    task, handler, answers = Task(), FiveOfOne(), list[LearnerUpdate]()
-    task.gate.set()
+    compiled, handler, answers = Gated(), FiveOfOne(), list[LearnerUpdate]()
+    compiled.gate.set()
     with make_backend() as backend:
         learner = GradientLearner(
-            task, PLAN, InProcessClient(backend), make_requests(PLAN, handler)
+            compiled, PLAN, InProcessClient(backend), make_requests(PLAN, handler)
         )  # type: ignore[arg-type]
         learner.start(answers.append)
         rollout = make_rewarded(2, 0.5)
@@ -280,11 +280,11 @@ def test_a_data_handler_that_fails_ends_the_learning(method: str) -> None:
         raise ValueError("wrong")
 
     handler = type("Failing", (FiveOfOne,), {method: fail})()
-    task, failures, answers = Task(), list[Exception](), list[LearnerUpdate]()
-    task.gate.set()
+    compiled, failures, answers = Gated(), list[Exception](), list[LearnerUpdate]()
+    compiled.gate.set()
     with make_backend() as backend:
         learner = GradientLearner(
-            task,  # type: ignore[arg-type]
+            compiled,  # type: ignore[arg-type]
             PLAN,
             InProcessClient(backend),
             make_requests(PLAN, handler),
@@ -312,14 +312,14 @@ class NoteHook(LearnerHook):
 
 def test_hooks_are_called_around_each_gradient() -> None:
     # covers D10
-    task, notes, answers = Task(), list[tuple[str, int]](), list[LearnerUpdate]()
-    task.gate.set()
+    compiled, notes, answers = Gated(), list[tuple[str, int]](), list[LearnerUpdate]()
+    compiled.gate.set()
     base = BaseLearner({"hook": NO_HOOKS}, exp_dir="unused")
     for position in POSITIONS:
         base.register_hook(NoteHook(notes, position))
     with make_backend() as backend:
         learner = GradientLearner(
-            task, PLAN, InProcessClient(backend), make_requests(PLAN), learner=base
+            compiled, PLAN, InProcessClient(backend), make_requests(PLAN), learner=base
         )  # type: ignore[arg-type]
         learner.start(answers.append)
         for number in (1, 2):

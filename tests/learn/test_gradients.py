@@ -1,4 +1,4 @@
-"""CompiledGradients: with a parameter server it makes the update that CompiledUpdates makes alone."""
+"""CompiledGradients: with a parameter server it makes the updates of CompiledUpdates."""
 
 # covers F6, F9
 
@@ -58,9 +58,9 @@ def serve(algorithm: Algorithm) -> ParameterServer:
     return ParameterServer(Store(manifest, values, OPTIMIZERS), metrics=NullMetrics())
 
 
-def push_all(task: CompiledGradients, client: InProcessClient, batch: Any) -> Iterator[Any]:
-    for gradient in task.compute_updates(**batch):
-        task.set_values(client.push_pull(gradient.arrays, gradient.groups))
+def push_all(compiled: CompiledGradients, client: InProcessClient, batch: Any) -> Iterator[Any]:
+    for gradient in compiled.compute_updates(**batch):
+        compiled.set_values(client.push_pull(gradient.arrays, gradient.groups))
         yield gradient
 
 
@@ -68,21 +68,21 @@ def push_all(task: CompiledGradients, client: InProcessClient, batch: Any) -> It
 @pytest.mark.parametrize("kind", [Chase, PreparedVersion, Frozen])
 def test_its_pushes_lead_to_what_one_compiled_update_leads_to(kind: Any, xla: bool) -> None:
     whole = CompiledUpdates(kind(Scalars(xla)), OPTIMIZERS)
-    task = CompiledGradients(kind(Scalars(xla)))
-    task.wants_rows = True
+    compiled = CompiledGradients(kind(Scalars(xla)))
+    compiled.wants_rows = True
     with serve(kind(Scalars())) as server, InProcessClient(server) as client:
         for number in range(1, 6):
             batch = make_x(np.arange(number, number + 3))
             if xla and number == 3:  # the next one of this shape is compiled for it
-                seen = json.loads(json.dumps(task.get_seen()))  # as a stopped run keeps it
-                task.set_seen([[key, 1_000_000] for key, _ in seen])
+                seen = json.loads(json.dumps(compiled.get_seen()))  # as a stopped run keeps it
+                compiled.set_seen([[key, 1_000_000] for key, _ in seen])
             wanted = whole.update(**batch)
-            first, *rest = push_all(task, client, batch)
+            first, *rest = push_all(compiled, client, batch)
             assert len(rest) == (kind is PreparedVersion and number % 2 == 0)
             assert [one.is_last for one in (first, *rest)] == [False, True][-1 - len(rest) :]
             if kind is PreparedVersion:
                 assert ("actor" in first.numbers) == bool(rest)
-            assert read(task) == pytest.approx(read(whole), rel=1e-6)
+            assert read(compiled) == pytest.approx(read(whole), rel=1e-6)
             numbers = {name: y for one in (first, *rest) for name, y in one.numbers.items()}
             for group in kind.phases[-1].groups if rest else ():
                 assert numbers[group] == pytest.approx(wanted.costs[group])
@@ -94,9 +94,9 @@ def test_its_pushes_lead_to_what_one_compiled_update_leads_to(kind: Any, xla: bo
 
 
 def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused() -> None:
-    task = CompiledGradients(Chase(Scalars(False)))
+    compiled = CompiledGradients(Chase(Scalars(False)))
     with pytest.raises(InvalidInputError, match="batch_size: 2, but the batch has 3 rows or seq"):
-        list(task.compute_updates(Draw(batch_size=2), **make_x(np.arange(3.0))))
+        list(compiled.compute_updates(Draw(batch_size=2), **make_x(np.arange(3.0))))
 
 
 def test_phases_that_do_not_fit_the_groups_are_refused() -> None:
@@ -120,10 +120,10 @@ class Failing(PreparedVersion):
 
 
 def test_an_error_in_stop_names_its_line() -> None:
-    task = CompiledGradients(Failing(Scalars(False)))
+    compiled = CompiledGradients(Failing(Scalars(False)))
     draw = Draw(batch_size=2, epochs=2, seed=1)
     with pytest.raises(ConfigError, match=r"test_gradients\.py:\d+: KeyError: 'no such cost'"):
-        list(task.compute_updates(draw, **make_x(np.arange(4.0))))
+        list(compiled.compute_updates(draw, **make_x(np.arange(4.0))))
 
 
 @pytest.mark.parametrize(
@@ -136,19 +136,19 @@ def test_an_error_in_stop_names_its_line() -> None:
     ],
 )
 def test_numbers_with_which_no_update_would_be_the_last_are_refused(draw: Draw, want: str) -> None:
-    task = CompiledGradients(PreparedVersion(Scalars(False)))
+    compiled = CompiledGradients(PreparedVersion(Scalars(False)))
     with pytest.raises(InvalidInputError, match=want):
-        next(task.compute_updates(draw, **make_x(np.arange(4.0))))
+        next(compiled.compute_updates(draw, **make_x(np.arange(4.0))))
 
 
 @pytest.mark.parametrize("minibatch", [2, 4])
 @pytest.mark.parametrize("kind", [PreparedVersion, Stopping])
 def test_results_of_rows_are_at_their_places_after_all_epochs(kind: Any, minibatch: int) -> None:
-    task = CompiledGradients(kind(Scalars(False)))
-    task.wants_rows = True
+    compiled = CompiledGradients(kind(Scalars(False)))
+    compiled.wants_rows = True
     x = np.arange(4.0, dtype=np.float32)
     draw = Draw(batch_size=minibatch, epochs=3, seed=1)
-    *_, last = task.compute_updates(draw, **make_x(x))
+    *_, last = compiled.compute_updates(draw, **make_x(x))
     assert last.is_last
     assert last.rows
     for rows in last.rows.values():

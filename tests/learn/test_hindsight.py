@@ -16,7 +16,7 @@ from relaax_like.algorithm.acting import make_actor
 from relaax_like.algorithm.model import get_variables
 from relaax_like.config.loader import load_experiment
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.core.prediction import TASK
+from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.launch.evaluation import evaluate_policies, evaluation_to_dict, format_evaluation
 from relaax_like.learn.frozen_policy import FrozenPolicy
 from relaax_like.learn.replayed import make_table
@@ -150,7 +150,7 @@ def test_a_terminated_episode_needs_its_last_observation(hindsight, exploit) -> 
     model = load("model", "dqn").make_model(config, 0)
     frozen = FrozenPolicy([variable.value for variable in get_variables(model)], 0)
     processor = ComputationDataProcessor(make_actor(model, 0, config), frozen, NullMetrics(), "x")
-    host = BatchHost(config, lambda: {TASK: processor})
+    host = BatchHost(config, lambda: {ONLY_NAME: processor})
     try:
         spaces = config.observation_spaces, config.action_spaces
         slots = host.make_slot_agents(SlotSpec(*spaces, 2, client_id="x", exploit=exploit))

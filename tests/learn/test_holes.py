@@ -122,11 +122,13 @@ def test_an_iteration_with_holes_leads_to_the_same_values(form):
 @pytest.mark.parametrize("form", FORMS)
 def test_a_gradient_with_holes_is_that_of_the_rows_without(form):
     config, algorithm = make_algorithm(form)
-    task = CompiledAlgorithm(algorithm)
+    compiled = CompiledAlgorithm(algorithm)
     rollout = make_rollout(config, algorithm.model)
     gradients = []
     for one in (rollout, make_dense(punch(rollout)).rollout):
-        gradients.append(task.compute_gradients(**task.make_arguments(one, cut_ends(one)))[0])
+        gradients.append(
+            compiled.compute_gradients(**compiled.make_arguments(one, cut_ends(one)))[0]
+        )
     assert max(np.abs(part).max() for part in gradients[0]) > 1e-3
     assert_same(*gradients)
 
@@ -172,9 +174,9 @@ class Handler:
 def test_a_data_handler_may_leave_rows_out_and_add_columns():
     config, algorithm = make_algorithm("dense")
     algorithm = Probe(algorithm.model, config)
-    task = CompiledUpdates(algorithm, config.optimizers)
+    compiled = CompiledUpdates(algorithm, config.optimizers)
     plan = dataclasses.replace(config.plan, batch_size=9)
-    policy = LearningPolicy(task, plan, seed=1)
+    policy = LearningPolicy(compiled, plan, seed=1)
     collector = Collector(STEPS, SLOTS, capacity=SLOTS, data_handler=Handler())
     collector.add(make_rollout(config, algorithm.model))
     costs = policy.forward(policy.data_preprocess(collector.get_training_data()))

@@ -80,9 +80,9 @@ def test_one_learner_alone_makes_the_updates_of_the_server(
     with make_server(inside) as home, make_server(beside) as server:
         whole = LearningPolicy(CompiledUpdates(inside, make_optimizers(inside)), plan, seed=7)
         whole.load(home.lease())
-        task = CompiledGradients(beside, is_joint=True)
+        compiled = CompiledGradients(beside, is_joint=True)
         with InProcessClient(server) as client:
-            sink = policy = JointPushing(client, task, tally, plan, 7)
+            sink = policy = JointPushing(client, compiled, tally, plan, 7)
             sink.load()
             before = whole.get_values()
             for seed in range(4):
@@ -199,14 +199,14 @@ def test_two_learners_make_the_update_of_their_joint_batch(
         make_server(algorithms[1], "sync") as server,
         ThreadPoolExecutor(2) as threads,
     ):
-        joint_task = Reference(algorithms[0])
+        jointly = Reference(algorithms[0])
         joint_tally = Tally()
-        whole_sink = reference = Pushing(InProcessClient(whole), joint_task, joint_tally, plan, 7)
+        whole_sink = reference = Pushing(InProcessClient(whole), jointly, joint_tally, plan, 7)
         whole_sink.load()
         policies, sinks, tallies = [], [], []
         for algorithm in algorithms[1:]:
-            task, tally = CompiledGradients(algorithm, is_joint=True), Tally()
-            sink = JointPushing(InProcessClient(server), task, tally, plan, 7)
+            compiled, tally = CompiledGradients(algorithm, is_joint=True), Tally()
+            sink = JointPushing(InProcessClient(server), compiled, tally, plan, 7)
             policies.append(sink)
             sink.load()
             sink.join()
@@ -218,7 +218,7 @@ def test_two_learners_make_the_update_of_their_joint_batch(
             want = reference.forward(reference.data_preprocess(data))
             joint_tally.add(data.env_steps)  # counted after the iteration, as by all learners
             whole_sink.push_counts()
-            joint_task.set_values(whole_sink.values)
+            jointly.set_values(whole_sink.values)
 
             def learn(index: int, data: TrainingData = data) -> Any:
                 own = take_slots(data, *SHARES[index])
@@ -259,13 +259,13 @@ def test_two_learners_with_replay_tables_make_the_update_of_both_minibatches() -
         make_server(algorithms[1], "sync", config.optimizers) as server,
         ThreadPoolExecutor(2) as threads,
     ):
-        joint_task = CompiledGradients(algorithms[0])
-        whole_sink = reference = Pushing(InProcessClient(whole), joint_task, Tally(), plan, 0)
+        jointly = CompiledGradients(algorithms[0])
+        whole_sink = reference = Pushing(InProcessClient(whole), jointly, Tally(), plan, 0)
         whole_sink.load()
         policies, sinks = [], []
         for algorithm in algorithms[1:]:
-            task = CompiledGradients(algorithm, is_joint=True)
-            sink = JointPushing(InProcessClient(server), task, Tally(), config.plan, 0)
+            compiled = CompiledGradients(algorithm, is_joint=True)
+            sink = JointPushing(InProcessClient(server), compiled, Tally(), config.plan, 0)
             policies.append(sink)
             sink.load()
             sink.join()
@@ -275,7 +275,7 @@ def test_two_learners_with_replay_tables_make_the_update_of_both_minibatches() -
             own = [replay.make_iteration(algorithms[0], 2 * seed + index) for index in range(2)]
             joined = join_batches(*own)
             want = reference.forward(reference.data_preprocess(joined))
-            joint_task.set_values(whole_sink.values)
+            jointly.set_values(whole_sink.values)
 
             def learn(index: int, own: Any = own) -> Any:
                 return policies[index].forward(policies[index].data_preprocess(own[index]))
@@ -308,8 +308,8 @@ def test_minibatches_smaller_than_the_number_of_learners_are_made() -> None:
     with make_server(algorithms[0]) as server, ThreadPoolExecutor(3) as threads:
         policies, sinks = [], []
         for algorithm in algorithms:
-            task = CompiledGradients(algorithm, is_joint=True)
-            sink = JointPushing(InProcessClient(server), task, Tally(), plan, 7)
+            compiled = CompiledGradients(algorithm, is_joint=True)
+            sink = JointPushing(InProcessClient(server), compiled, Tally(), plan, 7)
             policies.append(sink)
             sink.load()
             sink.join()
@@ -339,9 +339,9 @@ def test_a_metric_that_reads_rows_in_another_way_is_refused_by_name() -> None:
 
     algorithm.learn = learn_and_count
     with make_server(algorithm) as server:
-        task = CompiledGradients(algorithm, is_joint=True)
+        compiled = CompiledGradients(algorithm, is_joint=True)
         sink = policy = JointPushing(
-            InProcessClient(server), task, Tally(), algorithm.config.plan, 7
+            InProcessClient(server), compiled, Tally(), algorithm.config.plan, 7
         )
         sink.load()
         data = make_data(algorithm, 1, has_holes=False)
@@ -355,9 +355,9 @@ def test_a_metric_that_reads_rows_in_another_way_is_refused_by_name() -> None:
 def test_algorithms_with_phases_and_draws_make_updates_together_too(case: str) -> None:
     algorithm = replay.make_algorithm(case)
     with make_server(algorithm, "sync", algorithm.config.optimizers) as server:
-        task = CompiledGradients(algorithm, is_joint=True)
+        compiled = CompiledGradients(algorithm, is_joint=True)
         sink = policy = JointPushing(
-            InProcessClient(server), task, Tally(), algorithm.config.plan, 0
+            InProcessClient(server), compiled, Tally(), algorithm.config.plan, 0
         )
         sink.load()
         made = policy.forward(policy.data_preprocess(replay.make_iteration(algorithm, 1)))
@@ -370,19 +370,19 @@ def test_a_resumed_learner_compiles_the_shapes_that_were_compiled() -> None:
     algorithm.model.xla = True
     rollout = make_data(algorithm, 1, has_holes=False).rollout
 
-    def count_compilations(task: CompiledGradients) -> int:
+    def count_compilations(compiled: CompiledGradients) -> int:
         built: list[bool] = []
 
         def compile_form(batch: Any, specs: Any, xla: bool) -> Any:
             built.append(xla)
             return len
 
-        parts = task._make_batch(**task.make_arguments(rollout, rollout.next_alive))
-        task._get("form", parts, compile_form)
+        parts = compiled._make_batch(**compiled.make_arguments(rollout, rollout.next_alive))
+        compiled._get("form", parts, compile_form)
         return built.count(True)
 
-    task = CompiledGradients(algorithm, is_joint=True)
-    assert sum(count_compilations(task) for _ in range(30)) == 1
+    compiled = CompiledGradients(algorithm, is_joint=True)
+    assert sum(count_compilations(compiled) for _ in range(30)) == 1
     resumed = CompiledGradients(algorithm, is_joint=True)
-    resumed.set_seen(task.get_seen())
+    resumed.set_seen(compiled.get_seen())
     assert [count_compilations(resumed) for _ in range(2)] == [1, 0]

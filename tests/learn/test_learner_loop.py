@@ -75,7 +75,7 @@ def ppo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         learner.close()
 
 
-def test_a_publish_is_what_the_task_has_come_to(ppo: Any) -> None:
+def test_a_publish_is_what_the_algorithm_has_come_to(ppo: Any) -> None:
     server, learner = ppo
     before, lease = unpack(server), server.lease()
     learner.source.add(make_rollout(3, 1, STEPS), ())

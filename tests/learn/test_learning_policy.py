@@ -35,8 +35,8 @@ def make_policy(run_dir=None, **settings):
     model = load("model", "ppo").make_model(config, 0)
     model.xla = False  # compiling takes longer than all else here
     algorithm = load("algorithm", "ppo").make_algorithm(config, model, 0)
-    task = CompiledUpdates(algorithm, config.optimizers)
-    return LearningPolicy(task, config.plan, seed=1, run_dir=run_dir)
+    compiled = CompiledUpdates(algorithm, config.optimizers)
+    return LearningPolicy(compiled, config.plan, seed=1, run_dir=run_dir)
 
 
 def make_data(seed, rewards=None):
@@ -108,7 +108,7 @@ def test_prenormalisation_measures_first_learns_nothing_from_it_and_then_stays()
 def test_a_plan_that_needs_statistics_refuses_a_model_without_them(setting, want):
     policy = make_policy()
     with pytest.raises(ConfigError, match=want):
-        LearningPolicy(policy._task, replace(policy._plan, **setting), seed=1)
+        LearningPolicy(policy._compiled, replace(policy._plan, **setting), seed=1)
 
 
 def test_update_norm_moves_the_statistics_after_each_iteration():
@@ -133,7 +133,7 @@ def test_an_iteration_sees_the_statistics_that_were_in_force_when_it_was_acted()
 
 
 def make_lease(policy, global_t, updates, count):
-    manifest = make_manifest(get_variables(policy._task._algorithm.model))
+    manifest = make_manifest(get_variables(policy._compiled._algorithm.model))
     values = policy.get_values()
     values[-3:] = [np.array(float(count)), np.ones(3), np.full(3, 4.0 * max(count, 1))]
     optimizers = policy.get_optimizers()
@@ -217,7 +217,7 @@ def make_infinite(policy, name):
     names = policy._names
     values = policy.get_values()
     values[names.index(name)][0] = np.inf
-    policy._task.set_values(values)
+    policy._compiled.set_values(values)
 
 
 def test_an_iteration_that_is_not_finite_is_written_down_and_named(tmp_path):

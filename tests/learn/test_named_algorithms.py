@@ -1,4 +1,4 @@
-"""Several tasks on one parameter server: whose variables are whose. covers F2, F3, F10, F11"""
+"""Several Algorithms on one parameter server: whose variables are whose. covers F2, F3, F10, F11"""
 
 import shutil
 import threading
@@ -76,14 +76,14 @@ def read(store):
 
 
 def make_processors(algorithms, server):
-    tasks = NamedAlgorithms(algorithms)
+    named = NamedAlgorithms(algorithms)
     return {
         name: ComputationDataProcessor(
             make_actor(algorithm.model, 0),
             GradientLearner(
                 CompiledGradients(algorithm),
                 PLAN,
-                tasks.make_client(name, InProcessClient(server, name)),
+                named.make_client(name, InProcessClient(server, name)),
                 make_requests(PLAN),
             ),
             NullMetrics(),
@@ -93,7 +93,7 @@ def make_processors(algorithms, server):
 
 
 def run(algorithms):
-    """Starts processors on a server with the tasks' variables; gives them and the store."""
+    """Starts processors on a server with the Algorithms' variables; gives them and the store."""
     store = make_store(algorithms)
     server = ParameterServer(store, metrics=NullMetrics())
     processors = make_processors(algorithms, server)
@@ -108,7 +108,7 @@ def close(server, processors):
     server.close()
 
 
-def test_what_one_task_learns_leaves_the_other_s_weights_and_adam_slots_bit_by_bit():
+def test_what_one_algorithm_learns_leaves_the_other_s_weights_and_adam_slots_bit_by_bit():
     store, server, processors = run(load("algorithm").make_algorithms(CONFIG, 0))
     start = read(store)
     assert list(start) == ["goal/default", "control/default"]
@@ -126,16 +126,16 @@ def test_what_one_task_learns_leaves_the_other_s_weights_and_adam_slots_bit_by_b
     close(server, processors)
 
 
-def test_a_run_of_other_tasks_is_refused_like_other_settings():
+def test_a_run_of_other_algorithms_is_refused_like_other_settings():
     store = make_store({"one": Reinforce(LinearPolicy("observation", "action", 0))})
     server = ParameterServer(store, metrics=NullMetrics())
-    tasks = NamedAlgorithms({"two": Reinforce(LinearPolicy("observation", "action", 0))})
+    named = NamedAlgorithms({"two": Reinforce(LinearPolicy("observation", "action", 0))})
     with pytest.raises(ConfigError, match=r"two/logits\.W: the run has no such variable"):
-        tasks.make_client("two", InProcessClient(server, "two"))
+        named.make_client("two", InProcessClient(server, "two"))
     server.close()
 
 
-def test_a_model_that_two_tasks_share_is_moved_by_both_and_seen_by_both():
+def test_a_model_that_two_algorithms_share_is_moved_by_both_and_seen_by_both():
     model = LinearPolicy("observation", "action", 0)
     store, server, processors = run({"one": Reinforce(model), "two": Reinforce(model)})
     assert [s.name for s in store.manifest.segments] == ["one/logits.W", "one/logits.b"]
@@ -180,8 +180,8 @@ def test_two_models_with_one_layer_in_common_share_that_layer_only():
     close(server, processors)
 
 
-def test_the_gradient_that_arrives_is_the_task_s_own_variable_by_variable():
-    # The order in which the task names its variables is not that of the run.
+def test_the_gradient_that_arrives_is_the_algorithm_s_own_variable_by_variable():
+    # The order in which it names its variables is not that of the run.
     trunk = Dense("trunk", 2, 2, seed=5)
     algorithms = {
         "one": Reinforce(LinearPolicy("observation", "action", 3)),
@@ -189,16 +189,16 @@ def test_the_gradient_that_arrives_is_the_task_s_own_variable_by_variable():
         "three": Reinforce(PartlyShared(trunk, seed=2)),
     }
     store, server, processors = run(algorithms)
-    task = CompiledAlgorithm(algorithms["three"])
+    compiled = CompiledAlgorithm(algorithms["three"])
     rollout = make_rollout()
-    gradients, _ = task.compute_gradients(
+    gradients, _ = compiled.compute_gradients(
         inputs=rollout.inputs,
         next_inputs=rollout.next_inputs,
         next_alive={"alive": rollout.next_alive},
         rewards={"reward": rollout.rewards},
         actions=rollout.actions,
     )
-    names = [variable.name for variable in task.get_variables()]
+    names = [variable.name for variable in compiled.get_variables()]
     learn(processors["three"], rollout)
     layout = store.manifest.groups()
     slots = store.export_state().slots
@@ -213,7 +213,7 @@ def test_the_gradient_that_arrives_is_the_task_s_own_variable_by_variable():
     close(server, processors)
 
 
-def test_each_task_s_running_statistics_are_its_own():
+def test_each_algorithm_s_running_statistics_are_its_own():
     algorithms = {
         name: Reinforce(
             PartlyShared(Dense("trunk", 2, 2, seed=5), Normalizer("observation", (2,)), seed=1)
@@ -222,7 +222,7 @@ def test_each_task_s_running_statistics_are_its_own():
     }
     store, server, processors = run(algorithms)
     kinds = [s.name for s in store.manifest.segments if s.kind == STATISTIC]
-    assert kinds == [f"{task}/observation.{part}" for task in ("one", "two") for part in PARTS]
+    assert kinds == [f"{name}/observation.{part}" for name in ("one", "two") for part in PARTS]
     rollout = make_rollout()
     learn(processors["two"], rollout)
     flat = store.values.flat
@@ -236,7 +236,7 @@ def test_each_task_s_running_statistics_are_its_own():
 PARTS = ("count", "mean", "m2")
 
 
-def test_steps_are_counted_once_however_many_tasks_learn_from_them():
+def test_steps_are_counted_once_however_many_algorithms_learn_from_them():
     store, server, processors = run(load("algorithm").make_algorithms(CONFIG, 0))
     learn(processors["control"], make_rollout("goal", "action"))
     learn(processors["goal"], make_rollout("observation", "goal"), env_steps=0)
@@ -255,12 +255,12 @@ def test_models_with_common_variables_have_one_lock(shared):
 @pytest.mark.parametrize(
     ("algorithms", "want"),
     [
-        ({}, "no task"),
+        ({}, "no Algorithms"),
         (None, "returned None, expected a dict"),
-        ({"a/b": None}, "task 'a/b', expected 1 to 60 characters"),
+        ({"a/b": None}, "name 'a/b', expected 1 to 60 characters"),
         ({"a+b": None}, "expected 1 to 60 characters"),
-        ({3: None}, "task 3, expected 1 to 60 characters"),
-        ({"goal": "what"}, "task 'goal' is 'what', expected an Algorithm"),
+        ({3: None}, "name 3, expected 1 to 60 characters"),
+        ({"goal": "what"}, "'goal' is 'what', expected an Algorithm"),
     ],
     ids=["none", "no dict", "slash", "plus", "number", "no algorithm"],
 )
@@ -281,15 +281,15 @@ def test_a_model_with_invalid_specs_is_refused_with_its_line():
         NamedAlgorithms(algorithms)
 
 
-def test_a_round_of_several_agents_and_tasks_gives_each_what_it_would_get_alone():
+def test_a_round_of_several_agents_and_algorithms_gives_each_what_it_would_get_alone():
     with serve(CONFIG) as server:
         host = make_host(CONFIG, server)
         host.make_agent().close()  # opens the processors
         random = np.random.default_rng(0)
         requests = []
-        for task, name in [("goal", "observation"), ("control", "goal")] * 4:
+        for asked, name in [("goal", "observation"), ("control", "goal")] * 4:
             rows = 5 * random.standard_normal((random.integers(1, 5), 2)).astype(np.float32)
-            requests.append(Request({name: rows}, {}, exploit=True, task=task))
+            requests.append(Request({name: rows}, {}, exploit=True, algorithm=asked))
         requests = [requests[i] for i in (0, 1, 3, 2, 5, 4, 7, 6)]
         together = host.predict(requests)
         assert len(together) == len(requests)
@@ -303,16 +303,16 @@ def test_a_round_of_several_agents_and_tasks_gives_each_what_it_would_get_alone(
         host.close()
 
 
-def test_an_unknown_task_is_named():
+def test_an_unknown_algorithm_is_named():
     with serve(CONFIG) as server:
         host = make_host(CONFIG, server)
         host.make_agent().close()
-        with pytest.raises(Exception, match=r"task 'plan', but the algorithm has .* goal, control"):
-            host.predict([Request({"observation": np.zeros((1, 2))}, {}, task="plan")])
+        with pytest.raises(Exception, match=r"the Algorithm 'plan', but there are goal, control"):
+            host.predict([Request({"observation": np.zeros((1, 2))}, {}, algorithm="plan")])
         host.close()
 
 
-def test_a_data_handler_of_several_tasks_is_refused_with_file_and_line(tmp_path: Path) -> None:
+def test_a_data_handler_of_several_algorithms_is_refused_with_file_and_line(tmp_path: Path) -> None:
     folder = tmp_path / "mine"
     shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("__*"))
     code = (folder / "algorithm.py").read_text()
@@ -321,6 +321,6 @@ def test_a_data_handler_of_several_tasks_is_refused_with_file_and_line(tmp_path:
     file = tmp_path / "experiment.yaml"
     file.write_text(f"algorithm: {{path: {folder}}}\n")
     line = len(code.splitlines()) + 3
-    words = rf"algorithm.py:{line}: make_data_handler needs make_model .*make_algorithms .2 task"
+    words = rf"algorithm.py:{line}: make_data_handler needs make_model .*make_algorithms .2 of"
     with pytest.raises(ConfigError, match=words):
         make_learners(load_experiment(file), InProcessClient, "test")

@@ -118,9 +118,9 @@ def test_iterations_lead_to_the_same_beside_agents_and_in_the_server(
     with make_server(inside) as home, make_server(beside) as server:
         whole = LearningPolicy(CompiledUpdates(inside, make_optimizers(inside)), plan, seed=7)
         whole.load(home.lease())
-        task = CompiledGradients(beside)
+        compiled = CompiledGradients(beside)
         with InProcessClient(server) as client:
-            sink = policy = Pushing(client, task, tally, plan, 7)
+            sink = policy = Pushing(client, compiled, tally, plan, 7)
             sink.load()
             before = whole.get_values()
             for seed in range(4):
@@ -128,7 +128,7 @@ def test_iterations_lead_to_the_same_beside_agents_and_in_the_server(
                 want = whole.forward(whole.data_preprocess(data))
                 tally.add(data.env_steps)
                 came = policy.forward(policy.data_preprocess(data))
-                task.set_values(sink.values)
+                compiled.set_values(sink.values)
                 assert came == pytest.approx(want, rel=1e-4, abs=1e-5)
                 assert server.global_t == whole.global_t
                 for own, others in zip(sink.values, whole.get_values(), strict=True):

@@ -100,7 +100,7 @@ def test_gradients_of_a_hundred_minibatches_are_those_of_the_compiled_update(nam
     )
     inside, beside = make_algorithm(name), make_algorithm(name)
     rates = {g: replace_optimizer(o) for g, o in inside.config.optimizers.items()}
-    whole, task = CompiledUpdates(inside, rates), CompiledGradients(beside)
+    whole, compiled = CompiledUpdates(inside, rates), CompiledGradients(beside)
     variables = [variable.name for variable in get_variables(inside.model)]
     trainable = [get_name(variable) for variable in get_trainable_variables(inside.model)]
     places = [variables.index(trained) for trained in trainable]
@@ -115,9 +115,9 @@ def test_gradients_of_a_hundred_minibatches_are_those_of_the_compiled_update(nam
         whole.import_optimizers(replace(state, steps=dict.fromkeys(state.steps, number)))
         whole.update(Draw(batch_size=ROWS), **first)
         want = [before - after for before, after in zip(values, whole.get_values(), strict=True)]
-        task.set_values(values)
-        task.num_gradients = number
-        for gradient in task.compute_updates(Draw(batch_size=ROWS), **first):
+        compiled.set_values(values)
+        compiled.num_gradients = number
+        for gradient in compiled.compute_updates(Draw(batch_size=ROWS), **first):
             groups = gradient.groups or tuple(inside.trained_groups)
             own = [
                 place
@@ -135,7 +135,7 @@ def test_gradients_of_a_hundred_minibatches_are_those_of_the_compiled_update(nam
                 assert np.linalg.norm(mine - theirs) <= 1e-5 * np.linalg.norm(theirs), group
             for array, place in zip(gradient.arrays, own, strict=True):
                 values[place] = values[place] - array
-            task.set_values(values)
+            compiled.set_values(values)
         compared += 1
         walk.forward(arguments)
     assert compared == 100 // UPDATES
@@ -164,9 +164,9 @@ def test_ten_updates_lead_to_the_same_values_beside_agents_and_in_the_server(nam
             CompiledUpdates(inside, inside.config.optimizers), plan, 0
         )
         whole.load(home.lease())
-        task = CompiledGradients(beside)
+        compiled = CompiledGradients(beside)
         with InProcessClient(server) as client:
-            sink = policy = Pushing(client, task, tally, plan, 0)
+            sink = policy = Pushing(client, compiled, tally, plan, 0)
             sink.load()
             before = whole.get_values()
             for seed in range(10 // UPDATES):
@@ -174,7 +174,7 @@ def test_ten_updates_lead_to_the_same_values_beside_agents_and_in_the_server(nam
                 want = whole.forward(whole.data_preprocess(iteration))
                 tally.add(ROWS)
                 came = policy.forward(policy.data_preprocess(iteration))
-                task.set_values(sink.values)
+                compiled.set_values(sink.values)
                 assert came == pytest.approx(want, rel=1e-3, abs=1e-4)
                 assert set(policy.rows) <= {PRIORITY}
                 for rows, results in policy.rows.items():

@@ -95,8 +95,8 @@ def test_sequences_cost_what_a_slow_reference_says():
     config = make_config(**RECURRENT)
     source, _ = make_source(config, max_slots=16)
     fill(source)
-    algorithm, task = make_algorithm(config)
-    policy = LearningPolicy(task, config.plan, 0)
+    algorithm, compiled = make_algorithm(config)
+    policy = LearningPolicy(compiled, config.plan, 0)
     iteration = source.get(0, timeout_sec=0.0)
     batch = iteration.minibatches
     assert isinstance(batch, SequenceBatch)
@@ -196,8 +196,8 @@ def test_a_data_handler_changes_what_comes_and_gets_what_was_learned():
         batch.returns[..., 0], 10.0 * batch.observations["observation"][..., 0]
     )
     assert set(batch.keys[..., 0].ravel()) == {7, 107}
-    _, task = make_algorithm(config)
-    policy = LearningPolicy(task, config.plan, 0)
+    _, compiled = make_algorithm(config)
+    policy = LearningPolicy(compiled, config.plan, 0)
     results = policy.forward(policy.data_preprocess(iteration))
     source.note_learned(1, iteration, {**results, **policy.rows})
     ((seen, policy_data),) = handler.learned
@@ -268,8 +268,8 @@ def test_if_one_of_a_data_handler_s_rollouts_is_refused_none_is_inserted():
 def test_running_statistics_are_those_of_all_steps_each_once(history):
     config = make_config(normalize_observations=True, observation_history=history)
     source, _ = make_source(config, max_slots=16)
-    _, task = make_algorithm(config)
-    policy = LearningPolicy(task, config.plan, 0)
+    _, compiled = make_algorithm(config)
+    policy = LearningPolicy(compiled, config.plan, 0)
     for number in range(9):
         source.add(make_step(number, history=history), [])
     assert policy.data_preprocess(source.get(0, timeout_sec=0.0))
@@ -282,7 +282,7 @@ def test_running_statistics_are_those_of_all_steps_each_once(history):
     # All twelve, the six of the warm-up included.
     seen = [[max(number - 1, 0), 0, number, 0][4 - 2 * history :] for number in range(12)]
     want = Moments.of(np.array(seen, np.float32))
-    found = task.get_statistic("observation")
+    found = compiled.get_statistic("observation")
     assert found.count == 12
     np.testing.assert_allclose(found.mean, want.mean)
     np.testing.assert_allclose(found.m2, want.m2)
@@ -292,22 +292,22 @@ def test_after_a_crash_statistics_get_the_steps_that_no_publication_has(tmp_path
     config = make_config(normalize_observations=True)
     source, _ = make_source(config, max_slots=16, folder=tmp_path)
     source.load()
-    _, task = make_algorithm(config)
-    policy = LearningPolicy(task, config.plan, 0)
+    _, compiled = make_algorithm(config)
+    policy = LearningPolicy(compiled, config.plan, 0)
     for number in range(9):
         source.add(make_step(number), [])
     policy.data_preprocess(source.get(0, timeout_sec=0.0))
-    published = task.get_values()
+    published = compiled.get_values()
     for number in range(9, 12):
         source.add(make_step(number), [])
     policy.data_preprocess(source.get(0, timeout_sec=0.0))  # not published
     source.close()
     again, _ = make_source(config, max_slots=16, folder=tmp_path)
-    task.set_values(published)
+    compiled.set_values(published)
     give_values(again, published)
     again.load()
     policy.data_preprocess(again.get(0, timeout_sec=0.0))
-    found = task.get_statistic("observation")
+    found = compiled.get_statistic("observation")
     assert (found.count, found.mean[0]) == (12, 5.5)
 
 

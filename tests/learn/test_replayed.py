@@ -18,7 +18,7 @@ from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.wire.errors import CollectorFullError, ConfigError, InvalidInputError
 
 
-def make_task(config):
+def make_compiled(config):
     model = load("model", "dqn").make_model(config, 3)
     model.xla = False
     algorithm = load("algorithm", "dqn").make_algorithm(config, model, 3)
@@ -200,7 +200,7 @@ def test_what_a_table_draws_is_what_the_update_sees():
     for number in range(9):  # an episode ends with the reward of 4
         source.add(make_step(number, alive=0.0 if number == 4 else 1.0), [])
     iteration = source.get(0, timeout_sec=0.0)
-    policy = LearningPolicy(make_task(config), config.plan, 0)
+    policy = LearningPolicy(make_compiled(config), config.plan, 0)
     arguments = policy.data_preprocess(iteration)
     at = arguments["inputs"]["observation"][:, 0]
     ends = at >= 3
@@ -218,7 +218,7 @@ def test_updates_of_one_call_equal_one_after_another():
     source, _ = make_source(config, max_slots=16)
     for number in range(12):
         source.add(make_step(number), [])
-    together, alone = (LearningPolicy(make_task(config), config.plan, 0) for _ in range(2))
+    together, alone = (LearningPolicy(make_compiled(config), config.plan, 0) for _ in range(2))
     for _ in range(2):
         arguments = together.data_preprocess(source.get(0, timeout_sec=0.0))
         costs = together.forward(arguments)
@@ -229,7 +229,7 @@ def test_updates_of_one_call_equal_one_after_another():
                 name: {key: array[half] for key, array in arrays.items()}
                 for name, arrays in arguments.items()
             }
-            separate.append(alone._task.update(**part))
+            separate.append(alone._compiled.update(**part))
         mean = np.mean([one.costs["default"] for one in separate])
         np.testing.assert_allclose(costs["default"], mean, rtol=1e-5)
         rows = np.concatenate([one.rows[PRIORITY] for one in separate])
@@ -243,12 +243,12 @@ def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused():
     source, _ = make_source(config, max_slots=16)
     for number in range(12):
         source.add(make_step(number), [])
-    policy = LearningPolicy(make_task(config), config.plan, 0)
+    policy = LearningPolicy(make_compiled(config), config.plan, 0)
     arguments = policy.data_preprocess(source.get(0, timeout_sec=0.0))
     with pytest.raises(
         InvalidInputError, match="the batch has 8 rows or sequences, expected a multiple of"
     ):
-        policy._task.update(Draw(batch_size=3), **arguments)
+        policy._compiled.update(Draw(batch_size=3), **arguments)
 
 
 def test_plans_of_replay_name_their_defaults():

@@ -49,7 +49,7 @@ def test_sums_that_are_all_alike_do_not_divide_by_zero():
     assert (scale_rewards(np.zeros(3), Moments.of(np.zeros(3))) == 0).all()
 
 
-class ScalingTask:
+class ScalingCompiled:
     statistics = ("return",)
 
     def validate_one_reward(self, need):
@@ -69,7 +69,7 @@ class RefusingPolicy(UpdatePolicy):
 
 
 def test_an_iteration_that_is_refused_leaves_the_sums_as_they_were():
-    policy = RefusingPolicy(ScalingTask(), OnPolicy(rollout_steps=1, reward_discount=0.5), 0)
+    policy = RefusingPolicy(ScalingCompiled(), OnPolicy(rollout_steps=1, reward_discount=0.5), 0)
     keys, alive = make_keys((1, [0, 1])), np.ones((1, 2))
     policy._scale_rewards(np.ones((1, 2, 1)), alive, keys)
     policy.refuses = True

@@ -84,7 +84,7 @@ def load(name: str) -> Any:
     return load_algorithm_module(FOLDER, name)
 
 
-def make_task(**settings: Any) -> tuple[CompiledUpdates, OnPolicy]:
+def make_compiled(**settings: Any) -> tuple[CompiledUpdates, OnPolicy]:
     config = load("config").Config(max_global_step=1, **settings)
     model = load("model").make_model(config, 1)
     algorithm = load("algorithm").make_algorithm(config, model, 1)
@@ -92,7 +92,7 @@ def make_task(**settings: Any) -> tuple[CompiledUpdates, OnPolicy]:
 
 
 def test_learn_reads_them_by_name() -> None:
-    task, plan = make_task()
+    compiled, plan = make_compiled()
     random = np.random.default_rng(0)
     rollout = dataclasses.replace(
         make_rollout(4, 0, 8),
@@ -102,7 +102,7 @@ def test_learn_reads_them_by_name() -> None:
         actions={"action": random.integers(0, 2, (8, 4))},
         states={},
     )
-    policy = LearningPolicy(task, plan, 0)
+    policy = LearningPolicy(compiled, plan, 0)
     data = TrainingData(
         rollout=rollout,
         tickets=(),
@@ -140,15 +140,15 @@ def test_rewards_of_another_shape_are_refused_with_their_line(shape: list[int] |
 
 
 def test_scaling_of_several_rewards_is_refused_with_the_line() -> None:
-    task, plan = make_task(reward_discount=0.9)
+    compiled, plan = make_compiled(reward_discount=0.9)
     rewards = r"the rewards are speed \[1\], costs \[2\]"
     wanted = rf"model\.py:\d+: {rewards}, but plan\.reward_discount scales one"
     with pytest.raises(ConfigError, match=wanted):
-        LearningPolicy(task, plan, 0)
+        LearningPolicy(compiled, plan, 0)
 
 
 def test_complete_trajectories_of_several_rewards_are_refused_with_the_line() -> None:
-    task, plan = make_task()
+    compiled, plan = make_compiled()
     wanted = r"model\.py:\d+: the rewards are speed \[1\], costs \[2\], but a Buffer has one"
     with pytest.raises(ConfigError, match=wanted):
-        PPOOptim(task, plan, 0, max_traj_len=10)
+        PPOOptim(compiled, plan, 0, max_traj_len=10)

@@ -99,17 +99,17 @@ _SHARED = {}
 
 
 def share(make, xla=False):
-    """Returns one task of `make(xla)` for all tests, as it was when it was new.
+    """Returns one Algorithm of `make(xla)` for all tests, as it was when it was new.
 
     What an update of it has traced and compiled, the next one calls.
     """
     if (make, xla) not in _SHARED:
-        task = make(xla)
-        _SHARED[make, xla] = task, task.get_values(), task.export_optimizers()
-    task, values, optimizers = _SHARED[make, xla]
-    task.set_values(values)
-    task.import_optimizers(optimizers)
-    return task
+        compiled = make(xla)
+        _SHARED[make, xla] = compiled, compiled.get_values(), compiled.export_optimizers()
+    compiled, values, optimizers = _SHARED[make, xla]
+    compiled.set_values(values)
+    compiled.import_optimizers(optimizers)
+    return compiled
 
 
 def make_regression(xla):
@@ -135,9 +135,9 @@ class SlowAdam:
             weights[name] = weights[name] - c.learning_rate * m_hat / (np.sqrt(v_hat) + epsilon)
 
 
-def run_slowly(task, batch, minibatches):
+def run_slowly(compiled, batch, minibatches):
     """The same updates with gradients by hand; returns weights and mean costs."""
-    weights = {name: value.astype(np.float64) for name, value in read(task).items()}
+    weights = {name: value.astype(np.float64) for name, value in read(compiled).items()}
     x, y = batch["inputs"]["x"].astype(np.float64), batch["rewards"]["reward"].astype(np.float64)
     actor, critic = SlowAdam(OPTIMIZERS["actor"]), SlowAdam(OPTIMIZERS["critic"])
     costs = []
@@ -158,8 +158,8 @@ def run_slowly(task, batch, minibatches):
     return weights, dict(zip(("actor", "critic", "decay"), np.mean(costs, axis=0), strict=True))
 
 
-def assert_values(task, want, tolerance=1e-5):
-    for name, value in read(task).items():
+def assert_values(compiled, want, tolerance=1e-5):
+    for name, value in read(compiled).items():
         np.testing.assert_allclose(value, want[name], rtol=tolerance, atol=tolerance, err_msg=name)
 
 
@@ -167,15 +167,15 @@ def assert_values(task, want, tolerance=1e-5):
 def test_epochs_of_minibatches_equal_a_slow_reference(xla, caplog, monkeypatch):
     caplog.set_level(logging.INFO)
     monkeypatch.setenv("TF_XLA_FLAGS", "")  # as without a cache
-    task, batch = make_regression(xla), make_batch()
+    compiled, batch = make_regression(xla), make_batch()
     minibatches = [rows for epoch in range(5) for rows in order_of(7, epoch, ROWS, 4)]
     assert len(minibatches) == 10
-    want, want_costs = run_slowly(task, batch, minibatches)
-    learned = task.update(Draw(batch_size=4, epochs=5, seed=7), **batch)
+    want, want_costs = run_slowly(compiled, batch, minibatches)
+    learned = compiled.update(Draw(batch_size=4, epochs=5, seed=7), **batch)
     assert learned.updates == 10
     assert learned.costs == pytest.approx(want_costs, rel=1e-5)
-    assert_values(task, want)
-    assert task.count_updates(task.export_optimizers().steps) == 10
+    assert_values(compiled, want)
+    assert compiled.count_updates(compiled.export_optimizers().steps) == 10
     # No seconds: tracing says little about them, and this machine might have compiled it before.
     lines = [r.message for r in caplog.records if r.name == "relaax_like.learn.updates"]
     assert lines == ["compiling the update (once)"] * xla
@@ -184,12 +184,12 @@ def test_epochs_of_minibatches_equal_a_slow_reference(xla, caplog, monkeypatch):
 @pytest.mark.parametrize(("xla", "count"), [(False, 25), (True, 110)], ids=["plain", "xla"])
 def test_updates_of_a_whole_batch_equal_a_slow_reference(xla, count):
     """With XLA so many that a form for this shape takes over before the end."""
-    task, batch = share(make_regression, xla), make_batch()
-    want, want_costs = run_slowly(task, batch, [np.arange(ROWS)] * count)
-    costs = [task.update(**batch).costs for _ in range(count)]
+    compiled, batch = share(make_regression, xla), make_batch()
+    want, want_costs = run_slowly(compiled, batch, [np.arange(ROWS)] * count)
+    costs = [compiled.update(**batch).costs for _ in range(count)]
     means = {name: np.mean([c[name] for c in costs]) for name in costs[0]}
     assert means == pytest.approx(want_costs, rel=1e-5)
-    assert_values(task, want)
+    assert_values(compiled, want)
 
 
 class Clipped(Regression):
@@ -209,8 +209,8 @@ def test_updates_are_those_of_gradients_and_the_servers_kernel(epochs, slow_clip
         ),
         "critic": OptimizerConfig(name="rmsprop", momentum=0.5),
     }
-    task, slow = CompiledUpdates(Clipped(Regressor()), optimizers), slow_clipped
-    slow.set_values(task.get_values())
+    compiled, slow = CompiledUpdates(Clipped(Regressor()), optimizers), slow_clipped
+    slow.set_values(compiled.get_values())
     variables = slow.get_variables()
     manifest = make_manifest(variables)
     store = Store(manifest, manifest.pack([v.value for v in variables]), optimizers)
@@ -218,24 +218,24 @@ def test_updates_are_those_of_gradients_and_the_servers_kernel(epochs, slow_clip
     x, y = batch["inputs"]["x"], batch["rewards"]["reward"]
     if epochs:
         store.apply(None, env_steps=40)
-        means = task.update(Draw(batch_size=3, epochs=2, seed=5), **batch, global_t=40).costs
+        means = compiled.update(Draw(batch_size=3, epochs=2, seed=5), **batch, global_t=40).costs
         parts = [rows for epoch in range(2) for rows in order_of(5, epoch, ROWS, 3)]
     else:
         parts = [np.arange(ROWS)] * 6
     norms = []
     for number, rows in enumerate(parts):
         if not epochs:
-            task.update(**batch, global_t=20 * number)
+            compiled.update(**batch, global_t=20 * number)
         gradients, costs = slow.compute_gradients(**as_batch({"x": x[rows]}, y[rows]))
         store.apply(manifest.pack(gradients, gradient=True), env_steps=0 if epochs else 20)
         slow.set_values(manifest.unpack(store.values.flat))
         norms.append(costs["gradient norm"])
-    assert_values(task, read(slow), 1e-6)
+    assert_values(compiled, read(slow), 1e-6)
     assert max(norms) > 0.3  # clipped
     if epochs:
         assert means["gradient norm"] == pytest.approx(np.mean(norms), rel=1e-5)
     # The slots lie as in the server's snapshots.
-    state, server = task.export_optimizers(), store.export_state()
+    state, server = compiled.export_optimizers(), store.export_state()
     assert state.slot_names == server.slot_names
     assert state.steps == server.steps
     for group, slots in state.slots.items():
@@ -272,13 +272,13 @@ STEPS = [
     ids=["at once", "late", "first", "first-xla"],
 )
 def test_phases_see_the_values_that_earlier_ones_left(algorithm, steps, costs, xla):
-    task = make_scalars(algorithm, xla)
+    compiled = make_scalars(algorithm, xla)
     for number, (critic, actor) in enumerate(steps):
-        learned = task.update(Draw(batch_size=1, epochs=1, seed=0), **make_x([0.0]))
+        learned = compiled.update(Draw(batch_size=1, epochs=1, seed=0), **make_x([0.0]))
         assert learned.updates == 1
         if number == 0:
             assert learned.costs == pytest.approx(costs)
-        assert read(task) == pytest.approx({"critic": critic, "actor": actor})
+        assert read(compiled) == pytest.approx({"critic": critic, "actor": actor})
     if not xla:  # of few updates no form is compiled
         other = make_scalars(algorithm, xla)
         assert other.update(**make_x([0.0])).costs == pytest.approx(costs)
@@ -293,9 +293,9 @@ def test_a_phase_can_run_in_every_third_update_and_counts_its_own_steps(epochs, 
     class Delayed(Chase):
         phases = (Phase("critic"), Phase("actor", every=3))
 
-    task = make_scalars(Delayed, xla)
+    compiled = make_scalars(Delayed, xla)
     if epochs:
-        learned = task.update(Draw(batch_size=1, epochs=1, seed=0), **make_x(np.zeros(7)))
+        learned = compiled.update(Draw(batch_size=1, epochs=1, seed=0), **make_x(np.zeros(7)))
         # Before the updates 3 and 6 the critic was at 3 - 2 / 2^3 and 3 - 2 / 2^6, the actor at 0
         # and half of that.
         first, second = 3 - 2 / 2**3, 3 - 2 / 2**6
@@ -304,18 +304,18 @@ def test_a_phase_can_run_in_every_third_update_and_counts_its_own_steps(epochs, 
     else:
         actors = []
         for _ in range(7):
-            task.update(**make_x([0.0]))
-            actors.append(float(read(task)["actor"]))
+            compiled.update(**make_x([0.0]))
+            actors.append(float(read(compiled)["actor"]))
         first = (3 - 2 / 2**3) / 2
         assert actors[:5] == pytest.approx([0, 0, first, first, first])
-    assert task.export_optimizers().steps == {"critic": 7, "actor": 2}
+    assert compiled.export_optimizers().steps == {"critic": 7, "actor": 2}
     resumed = make_scalars(Delayed, xla)
-    resumed.set_values(task.get_values())
-    resumed.import_optimizers(task.export_optimizers())
-    for one in (task, resumed):
+    resumed.set_values(compiled.get_values())
+    resumed.import_optimizers(compiled.export_optimizers())
+    for one in (compiled, resumed):
         one.update(**make_x([0.0]))
         one.update(**make_x([0.0]))
-    assert read(resumed) == read(task)
+    assert read(resumed) == read(compiled)
     assert resumed.export_optimizers().steps == {"critic": 9, "actor": 3}
 
 
@@ -325,11 +325,11 @@ def test_in_phases_each_group_is_clipped_alone():
         def max_gradient_norm(self):
             return {"critic": 1.0, "actor": 1.0}
 
-    task = make_scalars(Far)
-    task.set_values([np.float32(0.0), np.float32(7.0)])  # actor, critic
-    costs = task.update(**make_x([0.0])).costs
+    compiled = make_scalars(Far)
+    compiled.set_values([np.float32(0.0), np.float32(7.0)])  # actor, critic
+    costs = compiled.update(**make_x([0.0])).costs
     # Gradients are 4 and then, the critic being at 6.5, -6.5.
-    assert read(task) == pytest.approx({"critic": 6.5, "actor": 0.5})
+    assert read(compiled) == pytest.approx({"critic": 6.5, "actor": 0.5})
     assert costs["gradient norm critic"] == pytest.approx(4)
     assert costs["gradient norm actor"] == pytest.approx(6.5)
 
@@ -347,9 +347,9 @@ def test_a_cost_leaves_other_groups_alone_and_a_metric_all_of_them():
             return Losses(losses.costs, metrics={"wrong": wrong})
 
     for algorithm in (OnlyActor, WithMetric):
-        task = make_scalars(algorithm)
-        task.update(**make_x([0.0]))
-        assert read(task) == {"critic": 1.0, "actor": 0.5}, algorithm
+        compiled = make_scalars(algorithm)
+        compiled.update(**make_x([0.0]))
+        assert read(compiled) == {"critic": 1.0, "actor": 0.5}, algorithm
 
 
 def test_frozen_groups_keep_their_values_and_their_steps():
@@ -359,11 +359,11 @@ def test_frozen_groups_keep_their_values_and_their_steps():
         def learn(self, batch):
             return Losses({"actor": super().learn(batch).costs["actor"]})
 
-    task = make_scalars(Frozen, optimizer=OptimizerConfig(name="adamw", learning_rate=0.5))
-    task.update(**make_x([0.0]))
-    assert read(task)["critic"] == 1.0
-    assert read(task)["actor"] != 0.0
-    assert task.export_optimizers().steps == {"critic": 0, "actor": 1}
+    compiled = make_scalars(Frozen, optimizer=OptimizerConfig(name="adamw", learning_rate=0.5))
+    compiled.update(**make_x([0.0]))
+    assert read(compiled)["critic"] == 1.0
+    assert read(compiled)["actor"] != 0.0
+    assert compiled.export_optimizers().steps == {"critic": 0, "actor": 1}
 
 
 class Climb(Algorithm):
@@ -384,15 +384,15 @@ class Climb(Algorithm):
 # covers P10
 @XLA_OR_SLOW
 def test_stop_ends_all_epochs_after_the_update_that_asked_for_it(xla):
-    task = make_scalars(Climb, xla)
+    compiled = make_scalars(Climb, xla)
     draw, rows = Draw(batch_size=2, epochs=4, seed=0), make_x(np.zeros(6))
-    learned = task.update(draw, **rows)
+    learned = compiled.update(draw, **rows)
     # Heights before the updates: 0, 1, 2, 3, 4. Three minibatches are an epoch.
     assert learned.updates == 5
-    assert read(task)["actor"] == 5
+    assert read(compiled)["actor"] == 5
     assert learned.costs["height"] == pytest.approx(2)
-    learned = task.update(draw, **rows)
-    assert (learned.updates, learned.costs["height"], read(task)["actor"]) == (1, 5, 6)
+    learned = compiled.update(draw, **rows)
+    assert (learned.updates, learned.costs["height"], read(compiled)["actor"]) == (1, 5, 6)
 
 
 class Number(Module):
@@ -453,13 +453,13 @@ def test_a_target_follows_its_source_also_after_a_resume(model, wanted, xla):
     def read_target(one):
         return float({v.name: v.value for v in one.get_variables()}["target/actor"])
 
-    task, seen = make(), []
+    compiled, seen = make(), []
     for _ in range(4):
-        task.update(**make_x([0.0]))
-        seen.append(read_target(task))
+        compiled.update(**make_x([0.0]))
+        seen.append(read_target(compiled))
     resumed = make()
-    resumed.set_values(task.get_values())
-    resumed.import_optimizers(task.export_optimizers())
+    resumed.set_values(compiled.get_values())
+    resumed.import_optimizers(compiled.export_optimizers())
     for _ in range(2):
         resumed.update(**make_x([0.0]))
         seen.append(read_target(resumed))
@@ -494,10 +494,10 @@ def test_draws_depend_on_seed_group_and_step_alone():
             return Losses(losses.costs, metrics={"normal": noise[0], "uniform": noise[1]})
 
     def draw(seed, count, start=0):
-        task = CompiledUpdates(Noise(Scalars(), seed=seed), {"critic": SGD, "actor": SGD})
-        state = task.export_optimizers()
-        task.import_optimizers(replace(state, steps=dict.fromkeys(state.steps, start)))
-        costs = [task.update(**make_x([0.0])).costs for _ in range(count)]
+        compiled = CompiledUpdates(Noise(Scalars(), seed=seed), {"critic": SGD, "actor": SGD})
+        state = compiled.export_optimizers()
+        compiled.import_optimizers(replace(state, steps=dict.fromkeys(state.steps, start)))
+        costs = [compiled.update(**make_x([0.0])).costs for _ in range(count)]
         return [(c["normal"], c["uniform"]) for c in costs]
 
     first = draw(3, 4)
@@ -530,11 +530,11 @@ def test_settings_schedules_and_global_t_are_inputs_of_one_compiled_function():
             return Losses(super().learn(batch).costs, metrics=numbers)
 
     algorithm = Settled(Scalars(), ScheduleConfig())
-    task = CompiledUpdates(algorithm, {"critic": SGD, "actor": SGD})
+    compiled = CompiledUpdates(algorithm, {"critic": SGD, "actor": SGD})
     wanted = {"weight": 2.0, "discount": 0.5, "bound": 0.5}
-    assert len(task._settings.values) == 3
+    assert len(compiled._settings.values) == 3
     for global_t, rate in ((0, 1.0), (25, 0.75), (1000, 0.0)):
-        got = task.update(**make_x([0.0]), global_t=global_t).costs
+        got = compiled.update(**make_x([0.0]), global_t=global_t).costs
         assert {k: got[k] for k in (*wanted, "rate", "global_t")} == pytest.approx(
             {**wanted, "rate": rate, "global_t": global_t}
         )
@@ -553,22 +553,24 @@ class RowResults(Algorithm):
 # covers J5
 @XLA_OR_SLOW
 def test_results_of_rows_come_back_at_their_places(xla):
-    task = make_scalars(RowResults, xla)
+    compiled = make_scalars(RowResults, xla)
     x = np.arange(12, dtype=np.float32)
-    got = task.update(Draw(batch_size=12, epochs=2, seed=0), **make_x(x))
+    got = compiled.update(Draw(batch_size=12, epochs=2, seed=0), **make_x(x))
     np.testing.assert_array_equal(got.rows["double"], 2 * x)
     rollouts = x.reshape(3, 4)
     batch = as_batch({"x": rollouts}, rollouts[..., None])
     cuts = [("steps", 2), ("rollouts", 2), ("rollouts", 4), ("steps", 12)]
     for of, minibatch in cuts[:2] if xla else cuts:
-        got = task.update(Draw(batch_size=minibatch, minibatch_of=of, epochs=1, seed=0), **batch)
+        got = compiled.update(
+            Draw(batch_size=minibatch, minibatch_of=of, epochs=1, seed=0), **batch
+        )
         np.testing.assert_array_equal(got.rows["double"], 2 * rollouts)
     # Rows that were in no minibatch have none.
-    got = task.update(Draw(batch_size=5, epochs=1, seed=0), **make_x(x))
+    got = compiled.update(Draw(batch_size=5, epochs=1, seed=0), **make_x(x))
     learned = ~np.isnan(got.rows["double"])
     assert learned.sum() == 10
     np.testing.assert_array_equal(got.rows["double"][learned], 2 * x[learned])
-    np.testing.assert_array_equal(task.update(**make_x(x)).rows["double"], 2 * x)
+    np.testing.assert_array_equal(compiled.update(**make_x(x)).rows["double"], 2 * x)
 
 
 class Seen(Algorithm):
@@ -591,13 +593,13 @@ def count_rows(learned):
 
 @XLA_OR_SLOW
 def test_an_epoch_goes_through_every_row_once_and_leaves_the_rest_out(xla):
-    task = share(make_seen, xla)
+    compiled = share(make_seen, xla)
     rows = make_x(2.0 ** np.arange(12))
-    learned = task.update(Draw(batch_size=4, epochs=3, seed=1), **rows)
+    learned = compiled.update(Draw(batch_size=4, epochs=3, seed=1), **rows)
     assert (learned.updates, count_rows(learned)) == (9, 3 * (2**12 - 1))
     left_out = set()
     for seed in range(6):
-        learned = task.update(Draw(batch_size=5, epochs=1, seed=seed), **rows)
+        learned = compiled.update(Draw(batch_size=5, epochs=1, seed=seed), **rows)
         seen = count_rows(learned)
         assert (learned.updates, seen.bit_count()) == (2, 10)
         left_out.add(2**12 - 1 - seen)
@@ -606,15 +608,15 @@ def test_an_epoch_goes_through_every_row_once_and_leaves_the_rest_out(xla):
 
 @XLA_OR_SLOW
 def test_only_the_rows_that_count_are_gone_through(xla):
-    task = share(make_seen, xla)
+    compiled = share(make_seen, xla)
     rows = make_x(2.0 ** np.arange(12))
     for count, updates, each in ((8, 2, 8), (11, 2, 8), (4, 1, 4), (12, 3, 12)):
-        learned = task.update(Draw(batch_size=4, epochs=1, seed=count, count=count), **rows)
+        learned = compiled.update(Draw(batch_size=4, epochs=1, seed=count, count=count), **rows)
         seen = count_rows(learned)
         assert (learned.updates, seen.bit_count()) == (updates, each)
         assert seen < 2**count
     with pytest.raises(InvalidInputError, match=r"count: 13, expected 4 .* to 12"):
-        task.update(Draw(batch_size=4, epochs=1, seed=0, count=13), **rows)
+        compiled.update(Draw(batch_size=4, epochs=1, seed=0, count=13), **rows)
 
 
 @XLA_OR_SLOW
@@ -622,9 +624,9 @@ def test_the_same_seed_gives_the_same_result(xla):
     batch = make_batch()
 
     def run(seed):
-        task = share(make_regression, xla)
-        result = task.update(Draw(batch_size=4, epochs=2, seed=seed), **batch)
-        return result.costs, np.concatenate([value.ravel() for value in task.get_values()])
+        compiled = share(make_regression, xla)
+        result = compiled.update(Draw(batch_size=4, epochs=2, seed=seed), **batch)
+        return result.costs, np.concatenate([value.ravel() for value in compiled.get_values()])
 
     (first, one), (again, two), (other, three) = run(3), run(3), run(2**63 + 4)
     assert first == again
@@ -703,8 +705,8 @@ def make_rollout(steps=5, slots=6):
 
 @XLA_OR_SLOW
 def test_rollouts_cut_by_slots_keep_their_steps_and_their_memory(xla):
-    task = CompiledUpdates(WholeRollouts(Sequences(xla)), {"default": SGD})
-    learned = task.update(
+    compiled = CompiledUpdates(WholeRollouts(Sequences(xla)), {"default": SGD})
+    learned = compiled.update(
         Draw(batch_size=2, minibatch_of="rollouts", epochs=2, seed=0), **make_rollout()
     )
     assert learned.updates == 6
@@ -722,10 +724,10 @@ def test_rollouts_cut_by_rows_are_taken_apart(xla):
             wrong = tf.reduce_max(tf.abs(difference))
             return Losses(losses.costs, metrics={**losses.metrics, "wrong": wrong})
 
-    task = make_scalars(Rows, xla)
+    compiled = make_scalars(Rows, xla)
     rows = 2.0 ** np.arange(12, dtype=np.float32).reshape(3, 4)
     batch = as_batch({"x": rows}, rows[..., None])
-    learned = task.update(Draw(batch_size=6, epochs=1, seed=1), **batch)
+    learned = compiled.update(Draw(batch_size=6, epochs=1, seed=1), **batch)
     assert (learned.updates, count_rows(learned), learned.costs["wrong"]) == (2, 2**12 - 1, 0)
 
 
@@ -782,28 +784,30 @@ def whole_rollouts():
 def test_whole_rollouts_of_an_actor_critic_equal_its_gradients_on_a_server(xla, whole_rollouts):
     """a2c has loops over the steps of a rollout, whose gradients are taken inside of our loops."""
     config, batch, before, want = whole_rollouts
-    task = CompiledUpdates(make_gru_algorithm(config, xla), config.optimizers)
-    task.update(Draw(batch_size=2, minibatch_of="rollouts", epochs=2, seed=9), **batch)
-    assert_values(task, want, 2e-5)
-    assert any((value != v.value).any() for value, v in zip(task.get_values(), before, strict=True))
+    compiled = CompiledUpdates(make_gru_algorithm(config, xla), config.optimizers)
+    compiled.update(Draw(batch_size=2, minibatch_of="rollouts", epochs=2, seed=9), **batch)
+    assert_values(compiled, want, 2e-5)
+    assert any(
+        (value != v.value).any() for value, v in zip(compiled.get_values(), before, strict=True)
+    )
 
 
 @XLA_OR_SLOW
 def test_imported_optimizers_go_on_bit_for_bit(xla):
     batch = make_batch()
 
-    def go_on(task):
-        task.update(**batch)
-        task.update(Draw(batch_size=4, epochs=1, seed=1), **batch)
-        return task.get_values()
+    def go_on(compiled):
+        compiled.update(**batch)
+        compiled.update(Draw(batch_size=4, epochs=1, seed=1), **batch)
+        return compiled.get_values()
 
-    task = share(make_regression, xla)
-    empty = task.export_optimizers()
-    go_on(task)
-    values, state = task.get_values(), task.export_optimizers()
-    want = go_on(task)
+    compiled = share(make_regression, xla)
+    empty = compiled.export_optimizers()
+    go_on(compiled)
+    values, state = compiled.get_values(), compiled.export_optimizers()
+    want = go_on(compiled)
     resumed = make_regression(xla)
-    resumed.set_seen(task.get_seen())  # what is compiled for a shape can differ in the last bit
+    resumed.set_seen(compiled.get_seen())  # what is compiled for a shape can differ in the last bit
     resumed.set_values(values)
     resumed.import_optimizers(state)
     for got, value, old in zip(go_on(resumed), want, values, strict=True):
@@ -818,14 +822,14 @@ def test_imported_optimizers_go_on_bit_for_bit(xla):
         0,
         {0.0},
     )
-    assert task.count_updates(state.steps) == 3
+    assert compiled.count_updates(state.steps) == 3
     assert all(slots.dtype == np.float32 for slots in state.slots.values())
 
 
 def test_slots_of_another_optimizer_are_refused_and_change_nothing():
-    task = share(make_regression)
-    task.update(**make_batch())
-    before = task.export_optimizers()
+    compiled = share(make_regression)
+    compiled.update(**make_batch())
+    before = compiled.export_optimizers()
     sgd = CompiledUpdates(Regression(Regressor()), {**OPTIMIZERS, "critic": SGD})
     short = {**before.slots, "critic": before.slots["critic"][:, :1]}
     for state in (
@@ -834,11 +838,11 @@ def test_slots_of_another_optimizer_are_refused_and_change_nothing():
         OptimizerState({}, {}, {}),
     ):
         with pytest.raises(InvalidInputError, match="slots of group"):
-            task.import_optimizers(state)
+            compiled.import_optimizers(state)
     with pytest.raises(InvalidInputError, match="steps of group critic: missing"):
-        task.import_optimizers(replace(before, steps={"actor": 7}))
-    after = task.export_optimizers()
-    assert (task.count_updates(after.steps), after.steps) == (1, before.steps)
+        compiled.import_optimizers(replace(before, steps={"actor": 7}))
+    after = compiled.export_optimizers()
+    assert (compiled.count_updates(after.steps), after.steps) == (1, before.steps)
     for group, slots in before.slots.items():
         np.testing.assert_array_equal(after.slots[group], slots)
 
@@ -853,10 +857,10 @@ class Uncompilable(Regression):
 
 
 def test_an_update_that_xla_cannot_compile_is_an_error_with_line_and_cure():
-    task = CompiledUpdates(Uncompilable(Regressor(xla=True)), OPTIMIZERS)
+    compiled = CompiledUpdates(Uncompilable(Regressor(xla=True)), OPTIMIZERS)
     want = rf"{re.escape(__file__)}:\d+: XLA cannot compile learn or prepare: .*xla = False"
     with pytest.raises(ConfigError, match=want):
-        task.update(Draw(batch_size=4, epochs=2, seed=1), **make_batch())
+        compiled.update(Draw(batch_size=4, epochs=2, seed=1), **make_batch())
 
 
 MISTAKES = {
@@ -947,20 +951,20 @@ def test_a_gradient_alone_is_refused_where_there_are_phases():
     ],
 )
 def test_what_does_not_fit_together_is_refused(draw, changes, field, message):
-    task = CompiledUpdates(Regression(Regressor()), OPTIMIZERS)
-    before = task.get_values()
+    compiled = CompiledUpdates(Regression(Regressor()), OPTIMIZERS)
+    before = compiled.get_values()
     with pytest.raises(InvalidInputError, match=message) as caught:
-        task.update(replace(Draw(batch_size=4, seed=0), **draw), **{**make_batch(), **changes})
+        compiled.update(replace(Draw(batch_size=4, seed=0), **draw), **{**make_batch(), **changes})
     assert caught.value.field == field
-    for old, new in zip(before, task.get_values(), strict=True):
+    for old, new in zip(before, compiled.get_values(), strict=True):
         np.testing.assert_array_equal(old, new)
 
 
 def test_rollouts_whose_axes_are_swapped_are_refused():
-    task = CompiledUpdates(WholeRollouts(Sequences(False)), {"default": SGD})
+    compiled = CompiledUpdates(WholeRollouts(Sequences(False)), {"default": SGD})
     batch = make_rollout()
     with pytest.raises(InvalidInputError, match='minibatch_of: "steps", but the memory'):
-        task.update(Draw(batch_size=2, epochs=1, seed=0), **batch)
+        compiled.update(Draw(batch_size=2, epochs=1, seed=0), **batch)
     scalars = make_scalars(Seen)
     x = np.zeros((3, 4), np.float32)
     swapped = {**make_x(x), "next_alive": {"alive": np.ones((4, 3))}}

@@ -70,17 +70,17 @@ class Imitate(Algorithm):
 
 def learn(model, described, values, inputs, states, prediction):
     model.xla = False  # compiling takes longer than all else here
-    task = CompiledAlgorithm(Imitate(model))
-    for one, other in zip(described, task.get_variables(), strict=True):
+    compiled = CompiledAlgorithm(Imitate(model))
+    for one, other in zip(described, compiled.get_variables(), strict=True):
         assert (one.name, one.group, one.kind) == (other.name, other.group, other.kind)
         np.testing.assert_array_equal(one.value, other.value)
-    task.set_values(values)
-    actions, next_states = task.predict(inputs, states, exploit=True)
+    compiled.set_values(values)
+    actions, next_states = compiled.predict(inputs, states, exploit=True)
     np.testing.assert_array_equal(actions["action"], prediction.actions["action"])
     for name, array in prediction.next_states.items():
         np.testing.assert_allclose(next_states[name], array, atol=1e-5)
     alive, rewards = {{"alive": np.ones((5, 1))}}, {{"reward": np.ones((5, 1))}}
-    gradients, costs = task.compute_gradients(
+    gradients, costs = compiled.compute_gradients(
         inputs=inputs,
         next_inputs=inputs,
         next_alive=alive,
@@ -118,7 +118,7 @@ def run(program: str, *arguments: object) -> None:
 def test_models_act_without_tensorflow_and_learn_with_it() -> None:
     """Also one with convolutions, which is described without it and acts with it.
 
-    What loads TensorFlow first here is a task: it has made the settings.
+    What loads TensorFlow first here is a CompiledAlgorithm: it has made the settings.
     """
     run(ACT + LEARN.format(settings=SETTINGS))
 
@@ -142,7 +142,8 @@ def test_initial_values_are_computed_without_tensorflow(tmp_path: Path) -> None:
         assert path.stat().st_size > 100, path
 
 
-# Whatever comes first: the settings are made before anything is computed. A task comes first above.
+# Whatever comes first: the settings are made before anything is computed. A CompiledAlgorithm
+# comes first above.
 FIRST = {
     "our tensorflow": """
 import sys

@@ -186,7 +186,7 @@ def make_optimizers(**rates: float) -> dict[str, OptimizerConfig]:
     }
 
 
-def make_task_store(optimizers):
+def make_hierarchical_store(optimizers):
     variables = [
         Variable(group.replace("+", "-"), np.zeros(1, np.float32), group)
         for group in ("goal/default", "goal/critic", "goal+control/default")
@@ -203,23 +203,23 @@ def make_task_store(optimizers):
         ({"default": 1.0, "critic": 2.0, "goal__default": 3.0}, [3, 2, 1]),
         ({"default": 1.0, "critic": 2.0, "goal__critic": 3.0, "goal__default": 4.0}, None),
     ],
-    ids=["one for all", "by the model's group", "by the task's group", "one is left over"],
+    ids=["one for all", "by the model's group", "by the Algorithm's group", "one is left over"],
 )
-def test_a_task_s_group_finds_its_optimizer(rates, want):
+def test_an_algorithm_s_group_finds_its_optimizer(rates, want):
     optimizers = make_optimizers(**rates)
     if want is None:
         with pytest.raises(ConfigError, match="optimizer for 'critic', but no variable"):
-            make_task_store(optimizers)
+            make_hierarchical_store(optimizers)
         return
-    assert list(make_task_store(optimizers).compute_learning_rates().values()) == want
+    assert list(make_hierarchical_store(optimizers).compute_learning_rates().values()) == want
 
 
-def test_a_task_s_group_without_any_optimizer_is_named():
+def test_an_algorithm_s_group_without_any_optimizer_is_named():
     with pytest.raises(ConfigError, match="'goal/critic' has no optimizer"):
-        make_task_store(make_optimizers(goal__default=1.0))
+        make_hierarchical_store(make_optimizers(goal__default=1.0))
 
 
-def test_a_group_that_belongs_to_no_task_still_needs_its_own():
+def test_a_group_that_belongs_to_no_algorithm_still_needs_its_own():
     manifest = make_manifest([Variable("w", np.zeros(1, np.float32), "actor")])
     with pytest.raises(ConfigError, match="'actor' has no optimizer"):
         Store(manifest, np.zeros(4, np.uint8), make_optimizers(default=1.0))

@@ -100,15 +100,15 @@ def test_gradients_in_the_store_lead_to_what_the_compiled_update_does(how):
     from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
     from relaax_like.learn.updates import CompiledUpdates
 
-    task = CompiledUpdates(Regression(ActorCritic(**how)), OPTIMIZERS)
+    compiled = CompiledUpdates(Regression(ActorCritic(**how)), OPTIMIZERS)
     slow = CompiledAlgorithm(Regression(ActorCritic(**how)))
     store = make_store(slow.get_variables())
     for seed in range(10):
-        task.update(**make_batch(seed))
+        compiled.update(**make_batch(seed))
         gradients, _ = slow.compute_gradients(**make_batch(seed))
         store.apply(store.manifest.pack(gradients, gradient=True))
         slow.set_values(store.manifest.unpack(store.values.flat))
-    for name, value in zip(name_values(store), task.get_values(), strict=True):
+    for name, value in zip(name_values(store), compiled.get_values(), strict=True):
         np.testing.assert_allclose(name_values(store)[name], value, rtol=1e-5, atol=1e-6)
     moved = name_values(store)["target/critic.W"] - get_start()["target/critic.W"]
     assert np.abs(moved).min() > 1e-3

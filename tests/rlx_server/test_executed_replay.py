@@ -10,7 +10,7 @@ from relaax_like.agent.data_processor import ComputationDataProcessor
 from relaax_like.algorithm.acting import make_actor
 from relaax_like.algorithm.model import get_variables
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.core.prediction import TASK
+from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.core.records import LearnRequest
 from relaax_like.experience.rollout import Executed, Rollout, RolloutBuffer, make_agent_ids
 from relaax_like.learn.frozen_policy import FrozenPolicy
@@ -55,7 +55,7 @@ def test_they_are_steps_like_all_others_with_the_executed_actions(history: int) 
     processor = ComputationDataProcessor(
         make_actor(model, 0, config), keeping, NullMetrics(), "test"
     )
-    host = BatchHost(config, lambda: {TASK: processor})
+    host = BatchHost(config, lambda: {ONLY_NAME: processor})
     slots: Any = host.make_slot_agents(
         SlotSpec(config.observation_spaces, config.action_spaces, SLOTS, client_id="x")
     )

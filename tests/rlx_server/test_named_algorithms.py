@@ -1,4 +1,4 @@
-"""Agents of several tasks behind real sockets; the curve of success. covers F10, F11, F13"""
+"""Agents of several Algorithms behind real sockets; the curve of success. covers F10, F11, F13"""
 
 import functools
 import sys
@@ -10,7 +10,7 @@ import pytest
 from support.bridge import make_backend, serve
 from support.cues.slots import CueSlots
 from support.hierarchy import FOLDER, load, make_host
-from support.hierarchy import serve as serve_tasks
+from support.hierarchy import serve as serve_several
 from support.rlx import RawClient, ServerThread, array, make_next, make_start, serve_rlx
 
 from relaax_like.bridge.control import BridgeControl
@@ -115,13 +115,13 @@ def test_a_hierarchy_learns_from_two_clients_over_the_network(experiment):
         ("control/logits.W", "control/default"),
         ("control/logits.b", "control/default"),
     ]
-    assert "reached the target 5.5" in status.finished  # no policy of one task alone is above 0
+    assert "reached the target 5.5" in status.finished  # no policy of one alone is above 0
     assert [run.finished for run in runs] == [status.finished] * 2
-    # Every step once, whichever tasks learned from it; those of unfinished rollouts are not sent.
+    # Every step once, whichever learned from it; those of unfinished rollouts are not sent.
     assert sum(run.steps for run in runs) - 8 * 7 * 3 <= status.global_t
     assert status.global_t <= sum(run.steps for run in runs)
-    for task in ("goal", "control"):
-        assert f"Optimizer/{task}/default" in recorder.names
+    for name in ("goal", "control"):
+        assert f"Optimizer/{name}/default" in recorder.names
     assert "Train/Lag" in recorder.names  # as where the learner is in the parameter server
     assert np.mean(exploited) > 0.9
 
@@ -138,18 +138,18 @@ def play_exploiting(port):
     return scores
 
 
-def test_the_tasks_of_all_agents_are_asked_in_one_call_each():
+def test_the_algorithms_of_all_agents_are_asked_in_one_call_each():
     config = load("config").Config()
-    with serve_tasks(config) as backend:
+    with serve_several(config) as backend:
         host = make_host(config, backend)
         agents = [host.make_agent(slots) for slots in (1, 3, 2)]
         sizes = []
-        for task, processor in host._processors.items():
+        for name, processor in host._processors.items():
             actor = processor._actor
             act = actor.act
 
-            def count(inputs, *others, task=task, act=act):
-                sizes.append((task, len(next(iter(inputs.values())))))
+            def count(inputs, *others, name=name, act=act):
+                sizes.append((name, len(next(iter(inputs.values())))))
                 return act(inputs, *others)
 
             actor.act = count
@@ -165,30 +165,36 @@ def test_the_tasks_of_all_agents_are_asked_in_one_call_each():
 
 
 @pytest.mark.parametrize(
-    ("rollout_steps", "main_task", "want"),
+    ("rollout_steps", "main_algorithm", "want"),
     [
-        ({"control": 8}, "control", "rollout_steps: no number for task 'goal', only for control"),
+        (
+            {"control": 8},
+            "control",
+            "rollout_steps: no number for the Algorithm 'goal', only for control",
+        ),
         (
             {"goal": 4, "control": 8},
             "act",
-            "main_task is 'act', but the algorithm has the tasks goal, control",
+            "main_algorithm is 'act', expected one of goal, control, or None",
         ),
     ],
-    ids=["no schedule", "no such task"],
+    ids=["no schedule", "no such Algorithm"],
 )
-def test_what_an_algorithm_folder_got_wrong_is_said(monkeypatch, rollout_steps, main_task, want):
+def test_what_an_algorithm_folder_got_wrong_is_said(
+    monkeypatch, rollout_steps, main_algorithm, want
+):
     config = load("config").Config(rollout_steps=rollout_steps)
-    monkeypatch.setattr(load("agent").Agent, "main_task", main_task)
-    with serve_tasks(config) as backend:
+    monkeypatch.setattr(load("agent").Agent, "main_algorithm", main_algorithm)
+    with serve_several(config) as backend:
         host = make_host(config, backend)
         with pytest.raises(RelaaxError, match=want):
             host.make_agent()
         host.close()
 
 
-def test_a_task_whose_values_cannot_be_fetched_leaves_no_thread_of_another(monkeypatch):
+def test_an_algorithm_whose_values_cannot_be_fetched_leaves_no_thread_of_another(monkeypatch):
     config = load("config").Config()
-    with serve_tasks(config) as backend:
+    with serve_several(config) as backend:
         host = make_host(config, backend)
         make = host._make_processors
 

@@ -12,7 +12,7 @@ from support.rlx import RawClient, array, make_hello, make_step
 
 from relaax_like.client import Interactor, RlxClient
 from relaax_like.client.interactor import get_agents
-from relaax_like.core.prediction import TASK
+from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.parameter_server.stop_condition import StopCondition
 from relaax_like.rlx_server.hosting import BatchHost
 from relaax_like.rlx_server.policy_host import PolicyHost
@@ -35,8 +35,8 @@ class Run:
         }
         self.rollouts = {"cats": [], "mice": []}
         hosts = {
-            "cats": BatchHost(CATS, lambda: {TASK: self._make("cats", CATS)}),
-            "mice": BatchHost(MICE, lambda: {TASK: self._make("mice", MICE)}),
+            "cats": BatchHost(CATS, lambda: {ONLY_NAME: self._make("cats", CATS)}),
+            "mice": BatchHost(MICE, lambda: {ONLY_NAME: self._make("mice", MICE)}),
         }
         self.host = PolicyHost(hosts, PATTERNS, frozen)
 
@@ -123,7 +123,7 @@ def test_agents_that_join_and_leave_a_game_are_counted_once_by_their_policy():
     servers = {name: serve_a2c(config, window=1000) for name in COLOURS}
 
     def make_host(server):
-        return BatchHost(config, lambda: {TASK: make_processor(config, server, xla=False)})
+        return BatchHost(config, lambda: {ONLY_NAME: make_processor(config, server, xla=False)})
 
     host = PolicyHost(
         {name: make_host(server) for name, server in servers.items()},

@@ -53,7 +53,9 @@ class Inner(BatchSlots):
     def request(self) -> Request | None:
         if not self.left:
             return None
-        self.asked.append(Request(self.seen[-1].observations or {}, {}, task=f"task{self.left}"))
+        self.asked.append(
+            Request(self.seen[-1].observations or {}, {}, algorithm=f"one{self.left}")
+        )
         return self.asked[-1]
 
     def decide(self, prediction: Prediction | None) -> Decision | None:

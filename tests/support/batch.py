@@ -14,7 +14,7 @@ from relaax_like.config.algorithm_folder import find_algorithm, load_algorithm_m
 from relaax_like.config.encoder import OBSERVATION_KEYS
 from relaax_like.core.manifest import find_follows, make_manifest
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.core.prediction import TASK
+from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.learn.gradient_learner import GradientLearner
 from relaax_like.learn.gradients import CompiledGradients
 from relaax_like.learn.request_queue import RequestQueue
@@ -79,9 +79,9 @@ def make_processor(
 ) -> Any:
     """Makes a processor on the server; not started."""
     client = InProcessClient(server, "processor")
-    task = CompiledGradients(make_algorithm(config, xla=xla, algorithm=algorithm))
+    compiled = CompiledGradients(make_algorithm(config, xla=xla, algorithm=algorithm))
     requests = requests or make_requests(config.plan)
-    learner = GradientLearner(task, config.plan, client, requests, **options)
+    learner = GradientLearner(compiled, config.plan, client, requests, **options)
     actor = make_actor(make_algorithm(config, algorithm=algorithm).model, 0, config)
     return ComputationDataProcessor(actor, learner, client.metrics())
 
@@ -100,7 +100,7 @@ def serve_batch(server: ParameterServer, config: Any, rollouts: Any = None) -> I
             )
         return processor
 
-    with serve_host(BatchHost(config, lambda: {TASK: make()})) as port:
+    with serve_host(BatchHost(config, lambda: {ONLY_NAME: make()})) as port:
         yield port
 
 

@@ -88,13 +88,13 @@ def draw_noise(update: int) -> np.ndarray:
 
 def update_all(config: Any, algorithm: Any, batches: list[Batch]) -> dict[str, np.ndarray]:
     """Makes one update of each minibatch, in two calls; returns the values by name."""
-    task = CompiledUpdates(algorithm, config.optimizers)
+    compiled = CompiledUpdates(algorithm, config.optimizers)
     for part in (batches[:2], batches[2:]):
 
         def join(name: str, part: list[Batch] = part) -> np.ndarray:
             return np.concatenate([getattr(b, name) for b in part]).astype(np.float32)
 
-        task.update(
+        compiled.update(
             Draw(batch_size=ROWS),
             inputs={"observation": join("x")},
             next_inputs={"observation": join("next_x")},
@@ -104,7 +104,7 @@ def update_all(config: Any, algorithm: Any, batches: list[Batch]) -> dict[str, n
             states={},
             extras={DISCOUNT: join("discounts"), WEIGHTS: join("weights")},
         )
-    return {variable.name: variable.value for variable in task.get_variables()}
+    return {variable.name: variable.value for variable in compiled.get_variables()}
 
 
 def _draw_for(update: int) -> StatelessRandom:

@@ -1,4 +1,4 @@
-"""The hierarchical algorithm's pieces on a parameter server in the process, and its task."""
+"""The hierarchical algorithm's pieces on a parameter server in the process, and its game."""
 
 import dataclasses
 import tempfile
@@ -31,7 +31,7 @@ def load(module: str) -> Any:
 def make_store(
     algorithms: Mapping[str, Algorithm], optimizers: Mapping[str, OptimizerConfig] | None = None
 ) -> Store:
-    """Makes a store of the tasks' variables."""
+    """Makes a store of the Algorithms' variables."""
     variables = NamedAlgorithms(algorithms).get_variables()
     manifest = make_manifest(variables)
     by_name = {variable.name: variable.value for variable in variables}
@@ -40,7 +40,7 @@ def make_store(
 
 
 def serve(config: Any, metrics: Metrics | None = None, **options: Any) -> ParameterServer:
-    """Makes a parameter server with the variables of both tasks."""
+    """Makes a parameter server with the variables of both Algorithms."""
     store = make_store(load("algorithm").make_algorithms(config, 0), config.optimizers)
     return ParameterServer(store, metrics=metrics or NullMetrics(), **options)
 

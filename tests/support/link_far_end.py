@@ -135,7 +135,7 @@ def serve_learner(folder: Path, number: int) -> None:
 
     service = LearnerService(socket.socket(fileno=number))
     wait_while(folder / "silent")
-    service.serve({"task": (RecordingLearner(folder), MANIFEST)})
+    service.serve({"one": (RecordingLearner(folder), MANIFEST)})
 
 
 def serve_experience(folder: Path) -> None:

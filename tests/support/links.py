@@ -388,7 +388,7 @@ class DirectCarrier(_LearnerCarrier):
             self._policy.gate.set()
 
 
-class _RecordingTask:
+class _RecordingGradients:
     """Records rollouts in the place of a `CompiledAlgorithm`; all gradients are ones."""
 
     statistics: tuple[str, ...] = ()
@@ -430,10 +430,10 @@ class ThreadCarrier(_LearnerCarrier):
         from .requests import make_requests
 
         self._server = make_backend()
-        self._task = _RecordingTask()
+        self._recording = _RecordingGradients()
         client = InProcessClient(self._server)
         plan = OnPolicy(rollout_steps=STEPS)
-        self._learner = GradientLearner(self._task, plan, client, make_requests(plan))  # type: ignore[arg-type]
+        self._learner = GradientLearner(self._recording, plan, client, make_requests(plan))  # type: ignore[arg-type]
 
     def start(self) -> None:
         self._start_learner()
@@ -442,11 +442,11 @@ class ThreadCarrier(_LearnerCarrier):
         self._learner.stop()
 
     def tear_down(self) -> None:
-        self._task.gate.set()
+        self._recording.gate.set()
         self._server.close()
 
     def received(self) -> list[Segment]:
-        return [Segment.of(code) for code in list(self._task.codes)]
+        return [Segment.of(code) for code in list(self._recording.codes)]
 
     def newest(self) -> tuple[int, float]:
         values = self._server.pull().values
@@ -458,15 +458,15 @@ class ThreadCarrier(_LearnerCarrier):
         self.wait_received(self._published)  # else it packs several into one version
 
     def wait_under_way(self, count: int) -> None:
-        assert self._task.begun.wait(WAIT_SEC)
+        assert self._recording.begun.wait(WAIT_SEC)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        self._task.gate.clear()
+        self._recording.gate.clear()
         try:
             yield
         finally:
-            self._task.gate.set()
+            self._recording.gate.set()
 
 
 class PairCarrier(_LearnerCarrier):
@@ -482,7 +482,7 @@ class PairCarrier(_LearnerCarrier):
 
     def _connect(self) -> None:
         self._child.start()
-        self._learner = self._child.learner("task", MANIFEST)
+        self._learner = self._child.learner("one", MANIFEST)
 
     def close(self) -> None:
         self._child.stop()

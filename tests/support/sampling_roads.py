@@ -20,7 +20,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.plan import OnPolicy
 from relaax_like.experience.buffer import Buffer
-from relaax_like.launch.learners import make_learning_task, require_plan
+from relaax_like.launch.learners import make_compiled_updates, require_plan
 from relaax_like.launch.samplers import open_sampler, open_samplers
 from relaax_like.wire.array_tree import tree_to_bytes
 from relaax_like.wire.errors import RelaaxError
@@ -51,7 +51,7 @@ def make_experiment(folder: Path, env: str = "CartPole-v1") -> Experiment:
 def make_optim(experiment: Experiment) -> PPOOptim:
     plan = require_plan(experiment)
     assert isinstance(plan, OnPolicy)
-    return PPOOptim(make_learning_task(experiment)[0], plan, 3, MAX_TRAJ_LEN)
+    return PPOOptim(make_compiled_updates(experiment)[0], plan, 3, MAX_TRAJ_LEN)
 
 
 def play(experiment: Experiment, optim: PPOOptim, where: str) -> list[Any]:

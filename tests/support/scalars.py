@@ -56,5 +56,5 @@ def make_x(x):
     return as_batch({"x": x}, np.zeros((*x.shape, 1), np.float32))
 
 
-def read(task):
-    return {variable.name: variable.value for variable in task.get_variables()}
+def read(compiled):
+    return {variable.name: variable.value for variable in compiled.get_variables()}

@@ -4,7 +4,7 @@ import threading
 from typing import Any
 
 from relaax_like.core.metrics import NullMetrics
-from relaax_like.core.prediction import TASK
+from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.experience.rollout import Rollout
 from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.rlx_server.admission import Admission
@@ -54,7 +54,7 @@ class Served:
 
         processor.submit, processor.predict = hold, wait
         self._submit = submit
-        self.host = BatchHost(config, lambda: {TASK: processor})
+        self.host = BatchHost(config, lambda: {ONLY_NAME: processor})
         self.rlx = RlxServer(
             lambda name: Session(
                 name, self.host.make_agents, NullMetrics(), max_slots=64, max_message_bytes=1 << 20

@@ -24,7 +24,7 @@ _FACTOR = 4
 class PPOOptim(LearningPolicy):
     """A LearningPolicy whose iterations are buffers of complete trajectories.
 
-        optim = PPOOptim(task, plan, seed, max_traj_len=300)
+        optim = PPOOptim(compiled, plan, seed, max_traj_len=300)
         metrics = optim.optimize(buffer)
 
     Minibatches consist of steps, or, if the plan's consist of rollouts, of complete trajectories,
@@ -41,7 +41,7 @@ class PPOOptim(LearningPolicy):
       max_traj_len: as the argument.
 
     Args:
-      task: see `LearningPolicy`.
+      compiled: see `LearningPolicy`.
       plan: see `LearningPolicy`.
       seed: see `LearningPolicy`.
       max_traj_len: steps of the longest trajectory that is expected.
@@ -54,18 +54,18 @@ class PPOOptim(LearningPolicy):
 
     def __init__(
         self,
-        task: CompiledUpdates,
+        compiled: CompiledUpdates,
         plan: OnPolicy,
         seed: int,
         max_traj_len: int,
         run_dir: Path | None = None,
     ):
-        super().__init__(task, plan, seed, run_dir)
-        task.validate_one_reward("a Buffer has one")
+        super().__init__(compiled, plan, seed, run_dir)
+        compiled.validate_one_reward("a Buffer has one")
         self._plan: OnPolicy = plan
         self.num_steps = plan.env_steps
         self.max_traj_len = max_traj_len
-        self._state_shapes = task.state_shapes
+        self._state_shapes = compiled.state_shapes
 
     def optimize(self, buffer: Buffer) -> dict[str, Any]:
         """Makes the updates of one iteration.

@@ -25,7 +25,7 @@ LSTM = (8, {"lstm": 4})
 NETWORKS = pytest.mark.parametrize("layers", [(8,), LSTM], ids=["feed-forward", "lstm"])
 
 
-def make_task(config):
+def make_compiled(config):
     model = make_model(config)
     model.xla = False  # which takes longer to compile than all else here
     algorithm = load("algorithm", "ppo").make_algorithm(config, model, 0)
@@ -34,7 +34,7 @@ def make_task(config):
 
 def make_optim(config, max_traj_len=10, **changes):
     plan = replace(config.plan, **changes)
-    return PPOOptim(make_task(config), plan, seed=3, max_traj_len=max_traj_len)
+    return PPOOptim(make_compiled(config), plan, seed=3, max_traj_len=max_traj_len)
 
 
 def sample(config, lengths=(3, 7, 5), cut=(1,)):
@@ -73,11 +73,11 @@ def make_arguments(buffer, trajectories):
 def test_returns_and_advantages_are_those_of_the_buffer(layers):
     config = make_config(layers, batch_size=2, normalize_advantage="none")
     buffer, optim = sample(config), make_optim(config)
-    task = optim._task
+    compiled = optim._compiled
     arguments = optim.data_preprocess(buffer)
-    with Traced(task._algorithm, task._settings, task._setting_values, 0) as traced:
-        parts = task._make_batch(**arguments)
-        prepared = task._algorithm.prepare(make_batch(parts, traced.discount))
+    with Traced(compiled._algorithm, compiled._settings, compiled._setting_values, 0) as traced:
+        parts = compiled._make_batch(**arguments)
+        prepared = compiled._algorithm.prepare(make_batch(parts, traced.discount))
     rows = buffer.rows()
     # Column by column: the order of the buffer.
     is_step = arguments["extras"]["mask"].T > 0
@@ -108,7 +108,7 @@ def test_the_first_update_begins_with_the_policy_that_acted(layers):
 def test_padding_changes_no_number(layers, changes):
     """Of one minibatch with all that there is, for several epochs."""
     config = make_config(layers, num_steps=80, batch_size=3 if len(layers) > 1 else 15, epochs=3)
-    buffer, optim, plain = sample(config), make_optim(config, 64, **changes), make_task(config)
+    buffer, optim, plain = sample(config), make_optim(config, 64, **changes), make_compiled(config)
     laid_out = optim.data_preprocess(buffer)
     assert laid_out["extras"]["mask"].size > len(buffer)
     if len(layers) > 1:
@@ -143,13 +143,13 @@ def test_every_trajectory_is_in_a_minibatch_and_none_is_of_padding_alone():
     config = make_config(LSTM, batch_size=4, epochs=1)
     model = make_model(config)
     model.xla = False
-    task = Spy(load("algorithm", "ppo").make_algorithm(config, model, 0), config.optimizers)
-    optim = PPOOptim(task, config.plan, 3, max_traj_len=64)
+    compiled = Spy(load("algorithm", "ppo").make_algorithm(config, model, 0), config.optimizers)
+    optim = PPOOptim(compiled, config.plan, 3, max_traj_len=64)
     costs = optim.optimize(sample(config, [2, 3, 3, 2, 4, 2, 1, 3, 2], cut=[4]))
     # 9 trajectories are three minibatches of 4; there is room for 16.
     assert costs["updates"] == 3
-    assert task.draw.count == 12
-    assert task.given["extras"]["mask"].shape == (4, 16)
+    assert compiled.draw.count == 12
+    assert compiled.given["extras"]["mask"].shape == (4, 16)
     assert np.isfinite(list(costs.values())).all()
 
 
@@ -174,11 +174,11 @@ def test_statistics_see_each_step_once_and_no_padding():
     assert optim.optimize(buffers[1]) == {"updates": 0}
     assert optim.global_t == 15 + 18
     seen = np.concatenate([buffer.rows().states["observation"] for buffer in buffers])
-    statistic = optim._task.get_statistic("observation")
+    statistic = optim._compiled.get_statistic("observation")
     assert statistic.count == 33
     np.testing.assert_allclose(statistic.mean, seen.mean(0), rtol=1e-5)
     assert optim.optimize(buffers[0])["updates"] > 0
-    assert optim._task.get_statistic("observation").count == 48
+    assert optim._compiled.get_statistic("observation").count == 48
 
 
 def test_rewards_are_scaled_by_sums_that_begin_with_each_trajectory():
@@ -199,7 +199,7 @@ def test_rewards_are_scaled_by_sums_that_begin_with_each_trajectory():
     # R = 2, 4 + 2 / 2 = 5 and again: variance 2.25. The value behind the end is scaled already.
     rewards = arguments["rewards"]["reward"][:4, 0, 0]
     np.testing.assert_allclose(rewards, [2 / 1.5, 4 / 1.5, 2 / 1.5, 4 / 1.5 + 1.5], rtol=1e-5)
-    assert optim._task.get_statistic("return").count == 4
+    assert optim._compiled.get_statistic("return").count == 4
 
 
 def test_a_buffer_with_nan_changes_nothing_and_says_where(tmp_path):
@@ -209,7 +209,7 @@ def test_a_buffer_with_nan_changes_nothing_and_says_where(tmp_path):
     state["rewards"][4] = np.nan
     bad = Buffer(buffer.discount, buffer.gae_lambda)
     bad.set_state(state)
-    optim = PPOOptim(make_task(config), config.plan, 3, 10, tmp_path)
+    optim = PPOOptim(make_compiled(config), config.plan, 3, 10, tmp_path)
     before = optim.get_values()
     with pytest.raises(NotFiniteError, match=r"batch/rewards/reward at step 4, column 0"):
         optim.optimize(bad)
@@ -243,7 +243,7 @@ def test_it_learns_as_a_policy_of_rollouts_does():
     """One trajectory of each slot is a rollout: the same arrays, seeds and weights."""
     config = make_config(num_steps=8, rollout_steps=4, epochs=2)
     buffer, optim = sample(config, [4, 4], cut=[]), make_optim(config)
-    other = LearningPolicy(make_task(config), config.plan, 3)
+    other = LearningPolicy(make_compiled(config), config.plan, 3)
     arguments = make_arguments(buffer, [0, 1])
     del arguments["extras"]
     # Rows of a rollout go step by step, those of a buffer slot by slot.

@@ -137,7 +137,7 @@ def test_a_start_that_was_killed_before_its_first_step_can_be_repeated(cluster):
 
 def test_experience_in_a_replay_table_s_journal_counts_as_a_run(tmp_path):
     make_snapshot(tmp_path, 0, 0)
-    with Journal(tmp_path / "replay-task", 0, fingerprint=0) as journal:
+    with Journal(tmp_path / "replay-goal", 0, fingerprint=0) as journal:
         assert find_progress(tmp_path) is None
         journal.append([b"a rollout"])
     assert find_progress(tmp_path) == 0

@@ -1,1 +1,1 @@
-"""Two tasks in one agent: one chooses a goal now and then, the other acts on it at each step."""
+"""Two Algorithms in one agent: one chooses a goal now and then, the other acts on it."""

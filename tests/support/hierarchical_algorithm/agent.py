@@ -13,12 +13,12 @@ _ONE_HOT = np.eye(2, dtype=np.float32)
 
 
 class Agent(BatchAgent):
-    """Task `goal` learns from the sum of the rewards while its goal held, `control` from each one.
+    """`goal` learns from the sum of the rewards while its goal held, `control` from each one.
 
     Episodes end at different times in the slots, so each slot stores its goals apart.
     """
 
-    main_task = "control"
+    main_algorithm = "control"
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)

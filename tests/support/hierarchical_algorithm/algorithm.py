@@ -1,4 +1,4 @@
-"""The two tasks: REINFORCE on linear policies, one of which never sees the observation."""
+"""The two Algorithms: REINFORCE on linear policies, one of which never sees the observation."""
 
 from relaax_like.algorithm import Algorithm, Batch, Losses, Model, Specs, Tensors
 from relaax_like.nn.action_heads import make_policy
@@ -22,7 +22,7 @@ class LinearPolicy(Model):
         self.layer = Dense("logits", 2, 2, seed=seed, gain=0.1)
 
     def get_input_specs(self) -> Specs:
-        """One input: what the other task sees is not selected."""
+        """One input: what the other Algorithm sees is not selected."""
         return [(self._sees, {"shape": [2]})]
 
     def get_action_specs(self) -> Specs:
@@ -48,7 +48,7 @@ class Reinforce(Algorithm):
 
 
 def make_algorithms(config: Config, seed: int) -> dict[str, Algorithm]:
-    """Builds both tasks."""
+    """Builds both Algorithms."""
     return {
         "goal": Reinforce(LinearPolicy("observation", "goal", config.seed), config, seed),
         "control": Reinforce(LinearPolicy("goal", "action", config.seed + 1), config, seed + 1),
