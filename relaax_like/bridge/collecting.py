@@ -57,8 +57,8 @@ class CollectStream:
       call: the call that carries the messages; cancelled when the stream is closed.
       manifest: of the values.
       client_id: unique in the run; for a child of this process, the name of the Algorithm.
-      algorithm: name of the Algorithm that learns from it; "": the only one, or `client_id` names
-        it.
+      algorithm: name of the Algorithm that the experience is for; "": the only one, or that of
+        `client_id`.
 
     Attributes:
       manifest: as the argument.

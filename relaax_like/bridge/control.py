@@ -171,7 +171,7 @@ class Link(Closing):
         Args:
           client_id: unique in the run.
           timeout_sec: see `wait`.
-          algorithm: name of the Algorithm that learns from it; "": the only one.
+          algorithm: name of the Algorithm that the experience is for; "": the only one.
 
         Raises:
           ServerUnavailableError: the server was not available in time, or this link is closed.

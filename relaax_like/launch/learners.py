@@ -87,8 +87,7 @@ def make_learners(
     Args:
       experiment: names the algorithm's folder.
       make_client: opens a view of the parameter server from a client id.
-      client_id: of the only Algorithm; with `make_algorithms`, the names of the Algorithms are
-        added.
+      client_id: of the only Algorithm; with `make_algorithms`, their names are added.
       compile_in_background: see `CompiledAlgorithm`.
       on_failure: see `GradientLearner`; called at most once by each.
 
@@ -235,7 +234,7 @@ def make_iteration_learners(
       keeps_experience: whether replay tables keep their experience on disk.
 
     Returns:
-      name -> its learner. The learners of several Algorithms share the run's lease, and can run in
+      Name -> its learner. The learners of several Algorithms share the run's lease, and can run in
       different threads.
 
     Raises:
@@ -395,7 +394,7 @@ def _refuse_for_several(experiment: Experiment, module: Any, count: int) -> None
     if hasattr(module, "make_data_handler"):
         raise ConfigError(
             f"{describe_function(module.make_data_handler)}: make_data_handler needs make_model in "
-            f"model.py, but this algorithm has make_algorithms ({count} of them); remove it"
+            f"model.py, but make_algorithms makes {count} Algorithm(s); remove it"
         )
     learner = experiment.learner
     what = "the learner of an algorithm with make_model, but this algorithm has make_algorithms"
@@ -409,8 +408,8 @@ def _refuse_for_several(experiment: Experiment, module: Any, count: int) -> None
     if learner.eval_freq:
         raise ConfigError(
             f"learner.eval_freq: {learner.eval_freq}, but evaluations during training need "
-            f"make_model in model.py, and this algorithm has make_algorithms ({count} of them); "
-            f"set {describe_without_tests(experiment)}"
+            f"make_model in model.py, and make_algorithms makes {count} Algorithm(s); set "
+            f"{describe_without_tests(experiment)}"
         )
 
 
@@ -563,7 +562,7 @@ def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
     """Returns the plan by which each Algorithm of a folder makes its own updates.
 
     Returns:
-      Name -> plan; an only Algorithm is named `ONLY_NAME`.
+      Name -> plan; if there is only one, `ONLY_NAME` -> plan.
 
     Raises:
       ConfigError: the algorithm declares no plan, its plan and `make_model` disagree about the

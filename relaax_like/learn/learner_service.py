@@ -19,7 +19,7 @@ from relaax_like.core.records import LearnerUpdate, LearnRequest, Reply, StreamP
 from relaax_like.core.roles import Learner
 from relaax_like.learn.rollout_messages import bytes_to_rollout
 
-# name -> learner, and layout of the values.
+# Name -> learner, and layout of the values.
 Learners = Mapping[str, tuple[Learner, Manifest]]
 
 

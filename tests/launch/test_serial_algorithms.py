@@ -186,7 +186,7 @@ def find_line(file: Path, text: str) -> str:
         ),
         (
             "eval_freq: 5",
-            "eval_freq: 5, but evaluations .* need make_model .* make_algorithms .2 of",
+            "eval_freq: 5, but evaluations .* need make_model .* make_algorithms makes 2",
         ),
         (
             "hook: {show: {type: log_show, position: after_iter}}",
@@ -212,7 +212,7 @@ def test_a_data_handler_is_refused_with_file_and_line(folder: Path, tmp_path: Pa
     file = folder / "algorithm.py"
     file.write_text(file.read_text() + "\n\ndef make_data_handler(config):\n    return None\n")
     place = find_line(file, "def make_data_handler")
-    refuse(write_experiment(tmp_path, folder), f"{place}make_data_handler needs .*2 of")
+    refuse(write_experiment(tmp_path, folder), f"{place}make_data_handler needs .*makes 2")
 
 
 def test_shared_variables_are_refused_with_file_and_line(folder: Path, tmp_path: Path) -> None:

@@ -321,6 +321,6 @@ def test_a_data_handler_of_several_algorithms_is_refused_with_file_and_line(tmp_
     file = tmp_path / "experiment.yaml"
     file.write_text(f"algorithm: {{path: {folder}}}\n")
     line = len(code.splitlines()) + 3
-    words = rf"algorithm.py:{line}: make_data_handler needs make_model .*make_algorithms .2 of"
+    words = rf"algorithm.py:{line}: make_data_handler needs make_model .*make_algorithms makes 2"
     with pytest.raises(ConfigError, match=words):
         make_learners(load_experiment(file), InProcessClient, "test")
