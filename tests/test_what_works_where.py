@@ -34,7 +34,7 @@ from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.wire.errors import ConfigError
 
 CUES = ROOT / "tests" / "support" / "cues"
-# An algorithm of two Algorithms, which is another folder.
+# A folder with two Algorithms, which is another folder.
 SEVERAL = "several Algorithms"
 # Rows of the table, in its order; which line a refusal names, and what it says.
 FEATURES = {

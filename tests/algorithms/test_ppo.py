@@ -37,7 +37,7 @@ _SHARED = {}
 
 
 def share_compiled(**settings):
-    """Returns one Algorithm for all tests that ask for these settings, as it was when it was new.
+    """Returns one object for all tests that ask for these settings, as it was when it was new.
 
     What an update of it has traced, the next one calls.
     """

@@ -1,4 +1,4 @@
-"""GradientLearner with an Algorithm in NumPy: counting, phases, data handlers and hooks."""
+"""GradientLearner with gradients in NumPy: counting, phases, data handlers and hooks."""
 
 import threading
 from collections.abc import Iterator, Mapping, Sequence

@@ -99,7 +99,7 @@ _SHARED = {}
 
 
 def share(make, xla=False):
-    """Returns one Algorithm of `make(xla)` for all tests, as it was when it was new.
+    """Returns one result of `make(xla)` for all tests, as it was when it was new.
 
     What an update of it has traced and compiled, the next one calls.
     """
