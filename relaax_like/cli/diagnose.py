@@ -55,9 +55,9 @@ def show_diagnosis(path: Path) -> int:
     """
     arrays = load_training_error(path)
     found = find_not_finite(arrays)
-    name = str(arrays.get("task", ONLY_NAME))
-    if name != ONLY_NAME:
-        print(f"algorithm {name}")
+    algorithm = str(arrays.get("task", ONLY_NAME))
+    if algorithm != ONLY_NAME:
+        print(f"algorithm {algorithm}")
     print(f"after {int(arrays['updates']):,} updates and {int(arrays['global_t']):,} steps")
     for name, array in arrays.items():
         if name.startswith("cost/"):

@@ -105,8 +105,8 @@ def test_a_lease_has_the_variables_of_its_algorithm_in_the_order_of_its_algorith
         names = [segment.name for segment in lease.manifest.segments]
         assert names[:4] == ["logits.W", "logits.b", "trunk.W", "trunk.b"]
         assert len(names) == 7  # and a running statistic
-        for name, array in zip(names, lease.manifest.unpack(lease.values), strict=True):
-            np.testing.assert_array_equal(array, whole[f"{name}/{name}"])
+        for own, array in zip(names, lease.manifest.unpack(lease.values), strict=True):
+            np.testing.assert_array_equal(array, whole[f"{name}/{own}"])
         assert set(lease.slots) == set(lease.steps) == {"late", "early"}
         few = name == "control"
         assert [len(lease.slot_names[group]) for group in ("early", "late")] == [0 if few else 2, 2]
