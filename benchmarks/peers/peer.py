@@ -20,7 +20,7 @@ class Settings(TypedDict):
       algorithm: "a2c", "ppo", "dqn", "sac", "td3" or "ddpg".
       env: Gymnasium's name.
       env_args: of its constructor.
-      n_envs: environments side by side.
+      n_envs: environments side by side; of games, agents of all games together.
       steps: of all environments together, at most.
       seed: of all that is drawn.
       hyperparameters: arguments of the algorithm.
@@ -109,7 +109,8 @@ def start_peer(module: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [install(), "-m", module, *arguments],
         cwd=CHECKOUT,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        # pygame would greet on the output.
+        env={**os.environ, "OMP_NUM_THREADS": "1", "PYGAME_HIDE_SUPPORT_PROMPT": "1"},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -125,9 +126,14 @@ def run_sb3(settings: Settings) -> tuple[Result, float]:
     Raises:
       RuntimeError: it failed; what it said stands above.
     """
+    return train_with("benchmarks.peers.sb3", settings)
+
+
+def train_with(module: str, settings: Settings, *arguments: str) -> tuple[Any, float]:
+    """Runs one of our modules, as `run_sb3` does; returns its JSON, and the seconds."""
     install()
     started = time.monotonic()
-    with start_peer("benchmarks.peers.sb3") as process:
+    with start_peer(module, *arguments) as process:
         try:
             output, _ = process.communicate(json.dumps({**settings, "started": started}))
         except BaseException:
@@ -135,5 +141,5 @@ def run_sb3(settings: Settings) -> tuple[Result, float]:
             raise
     wall_sec = time.monotonic() - started
     if process.returncode:
-        raise RuntimeError(f"Stable-Baselines3 ended with status {process.returncode}")
+        raise RuntimeError(f"{module} ended with status {process.returncode}")
     return json.loads(output), wall_sec

@@ -41,13 +41,13 @@ class Watch(BaseCallback):
     """Ends the training at the target, or when its time is over.
 
     Attributes:
-      returns: of the last 100 episodes.
+      returns: of the last `episodes` episodes.
       reached: whether it ended at the target.
     """
 
-    def __init__(self, target: float | None, deadline: float):
+    def __init__(self, target: float | None, deadline: float, episodes: int = EPISODES):
         super().__init__()
-        self.returns: deque[float] = deque(maxlen=EPISODES)
+        self.returns: deque[float] = deque(maxlen=episodes)
         self.reached = False
         self._target = target
         self._deadline = deadline
@@ -55,8 +55,8 @@ class Watch(BaseCallback):
     def _on_step(self) -> bool:
         ended = [info["episode"]["r"] for info in self.locals["infos"] if "episode" in info]
         self.returns.extend(ended)
-        if ended and self._target is not None and len(self.returns) == EPISODES:
-            self.reached = sum(self.returns) / EPISODES >= self._target
+        if ended and self._target is not None and len(self.returns) == self.returns.maxlen:
+            self.reached = statistics.fmean(self.returns) >= self._target
         return not self.reached and time.monotonic() < self._deadline
 
 
@@ -65,6 +65,11 @@ def make_environment(settings: Settings, seed: int) -> Any:
     env = make_vec_env(
         settings["env"], n_envs=settings["n_envs"], seed=seed, env_kwargs=settings["env_args"]
     )
+    return normalize(settings, env)
+
+
+def normalize(settings: Settings, env: Any) -> Any:
+    """Returns the environments, normalised where the settings say so."""
     look, scale = settings["normalize_observations"], settings["normalize_rewards"]
     if not look and not scale:
         return env
@@ -72,8 +77,15 @@ def make_environment(settings: Settings, seed: int) -> Any:
     return VecNormalize(env, norm_obs=look, norm_reward=scale, gamma=gamma)
 
 
-def make_model(settings: Settings, env: Any) -> Any:
-    """Makes the algorithm."""
+def make_model(settings: Settings, env: Any, algorithm: Any = None, **more: Any) -> Any:
+    """Makes the algorithm.
+
+    Args:
+      settings: all of them.
+      env: to learn from.
+      algorithm: its class; None: the one of the settings.
+      **more: further arguments of the class.
+    """
     hyperparameters = dict(settings["hyperparameters"])
     for name in settings["falling"]:
         initial = hyperparameters[name]
@@ -87,7 +99,7 @@ def make_model(settings: Settings, env: Any) -> Any:
         zeros = np.zeros(env.action_space.shape)
         noise = NormalActionNoise(zeros, zeros + settings["action_noise"])
         hyperparameters["action_noise"] = noise
-    algorithm = getattr(stable_baselines3, settings["algorithm"].upper())
+    algorithm = algorithm or getattr(stable_baselines3, settings["algorithm"].upper())
     return algorithm(
         "MlpPolicy",
         env,
@@ -95,6 +107,7 @@ def make_model(settings: Settings, env: Any) -> Any:
         device="cpu",
         policy_kwargs=policy,
         **hyperparameters,
+        **more,
     )
 
 

@@ -31,10 +31,14 @@ _KL_FACTOR = 1.5
 _ENDLESS = 1e9
 
 
-def make_settings(experiment: Experiment) -> Settings:
+def make_settings(experiment: Experiment, agents: int = 1) -> Settings:
     """Returns the same training for `benchmarks.peers.sb3`, without an evaluation.
 
     All environments of all clients are in its one process.
+
+    Args:
+      experiment: ours.
+      agents: of each environment; all of them have the same policy.
 
     Raises:
       ValueError: a setting of the experiment has no counterpart; names it.
@@ -43,7 +47,7 @@ def make_settings(experiment: Experiment) -> Settings:
     environment = experiment.environment
     if environment is None or environment.env is None:
         raise ValueError("environment: none of Gymnasium's")
-    slots = environment.clients * environment.slots
+    slots = environment.clients * environment.slots * agents
     make = _make_replay if isinstance(config, ReplayConfig) else _make_ppo
     settings: Any = {
         "env": environment.env,
