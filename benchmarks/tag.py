@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from mpe2 import simple_tag_v3  # type: ignore[import-untyped]
+from mpe2 import simple_tag_v3
 
 import relaax_like
 
