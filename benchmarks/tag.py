@@ -3,10 +3,11 @@
     python -m benchmarks.tag [--command train run] [--seeds 1 2 3 4 5] [--no-results]
 
 Trains `benchmarks/campaigns/simple_tag.yaml`, with `relaax train` (one process) and with
-`relaax run` (servers and a client). Then each side's last version, its first version and random
-actions play games against the other side's first version; policies act greedily. Measured is the
-mean return of a game: of the three hunters together (10 each for a catch), and of the prey. A line
-per run is appended to `benchmarks/results/tag.jsonl`; runs that are there are not repeated.
+`relaax run` (servers and a client). Then each side's last version (greedily), its first version and
+random actions play games against the other side's first version, which draws its actions, as a
+policy does that does not learn. Measured is the mean return of a game: of the three hunters
+together (10 each for a catch), and of the prey. A line per run is appended to
+`benchmarks/results/tag.jsonl`; runs that are there are not repeated.
 """
 
 import argparse
@@ -63,10 +64,10 @@ def run(command: str, seed: int, sets: list[str]) -> dict[str, Any]:
         minutes = (time.monotonic() - began) / 60
         found = {}
         for side, other in zip(SIDES, SIDES[::-1], strict=True):
-            opponent = _load(f"{folder}/run/policies/{other}", 0)
+            opponent = _load(f"{folder}/run/policies/{other}", 0, greedy=False)
             sides = {
                 "last": _load(f"{folder}/run/policies/{side}", "latest"),
-                "first": _load(f"{folder}/run/policies/{side}", 0),
+                "first": _load(f"{folder}/run/policies/{side}", 0, greedy=False),
                 "random": _draw(seed),
             }
             found[side] = {
@@ -77,9 +78,9 @@ def run(command: str, seed: int, sets: list[str]) -> dict[str, Any]:
     return {**key, **found, "minutes": round(minutes, 1)}
 
 
-def _load(folder: str, version: str | int) -> Player:
+def _load(folder: str, version: str | int, greedy: bool = True) -> Player:
     policy = relaax_like.load(folder, version)
-    return lambda seen: int(policy.act(seen))
+    return lambda seen: int(policy.act(seen, greedy))
 
 
 def _draw(seed: int) -> Player:
