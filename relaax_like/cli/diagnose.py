@@ -55,7 +55,7 @@ def show_diagnosis(path: Path) -> int:
     """
     arrays = load_training_error(path)
     found = find_not_finite(arrays)
-    algorithm = str(arrays.get("task", ONLY_NAME))
+    algorithm = str(arrays.get("algorithm", ONLY_NAME))
     if algorithm != ONLY_NAME:
         print(f"algorithm {algorithm}")
     print(f"after {int(arrays['updates']):,} updates and {int(arrays['global_t']):,} steps")
@@ -205,7 +205,7 @@ def compute_gradient_norms(
     with without_native_stderr():
         from relaax_like.learn.gradients import CompiledGradients
 
-        name = str(arrays.get("task", ONLY_NAME))
+        name = str(arrays.get("algorithm", ONLY_NAME))
         module = load_algorithm_module(folder_of_code, "algorithm")
         if load_model_module(experiment) is not None:
             model = make_model(experiment)

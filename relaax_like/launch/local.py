@@ -179,7 +179,7 @@ class LocalAgents:
         taken = slots.take_state()
         if taken is None:
             return None
-        return {"agents": taken, "tasks": host.take_state(), "episodes": slots.get_counts()}
+        return {"agents": taken, "processors": host.take_state(), "episodes": slots.get_counts()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Resumes from what `take_state` returned, before the first `step`; call `go_on` next.
@@ -193,7 +193,7 @@ class LocalAgents:
         assert isinstance(slots, BatchSlots)
         assert isinstance(host, BatchHost)
         slots.set_state(state["agents"])
-        host.set_state(state["tasks"])
+        host.set_state(state["processors"])
         slots.set_counts(state["episodes"])
 
     def close(self) -> None:

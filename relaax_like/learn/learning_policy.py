@@ -172,7 +172,7 @@ class LearningPolicy(UpdatePolicy[CompiledUpdates]):
           metrics: costs of the update, if they were computed.
         """
         arrays = {
-            "task": np.array(self._compiled.name),
+            "algorithm": np.array(self._compiled.name),
             **_name_arrays(arguments),
             **self.state_dict(),
             **{f"cost/{name}": np.array(value) for name, value in (metrics or {}).items()},

@@ -9,7 +9,7 @@ It contains plain arrays, which `numpy.load(path, allow_pickle=False)` also read
 | `slots/GROUP`, `steps/GROUP` | optimizer state, and numbers of optimizer steps, after it |
 | `updates`, `global_t` | numbers of updates and of environment steps so far |
 | `cost/NAME` | costs and metrics, if updates were made: means up to the one that failed |
-| `task` | name of the Algorithm; `RL` if there is only one |
+| `algorithm` | name of the Algorithm; `RL` if there is only one |
 | `settings` | text of the run's config.yaml, if there is one |
 """
 
@@ -24,7 +24,7 @@ from relaax_like.wire.errors import ConfigError, DamagedError
 from relaax_like.wire.ndarray import is_finite
 
 FILE_NAME = "training_error.npz"
-_KIND = "training error 1"
+_KIND = "training error 2"
 
 
 def find_not_finite(arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[int, ...]]:

@@ -98,7 +98,7 @@ def test_stopped_and_resumed_it_equals_an_uninterrupted_run(tmp_path: Path) -> N
     )
     assert train(files[0], budget, rate) == 0
     assert train(files[1], budget, rate, stop_at=104) == STOPPED
-    waiting = read_run(tmp_path / "b" / "run")["serial"]["state"]["agents"]["tasks"]
+    waiting = read_run(tmp_path / "b" / "run")["serial"]["state"]["agents"]["processors"]
     assert {name for name, state in waiting.items() if has_waiting(state)} == {"goal", "control"}
     assert train(files[1], budget, rate, stop_at=201) == STOPPED
     assert train(files[1], budget, rate) == 0

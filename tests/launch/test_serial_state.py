@@ -95,8 +95,8 @@ def test_a_replay_table_goes_on(tmp_path):
     assert train(straight, budget) == 0
     assert train(stopped, budget, stop_at=5) == STOPPED  # during warm-up
     assert train(stopped, budget, stop_at=130) == STOPPED
-    table = read_run(tmp_path / "b" / "run")["serial"]["state"]["agents"]["tasks"]["RL"]["learner"]
-    assert table["table"]["counts"]["evicted"] > 0
+    agents = read_run(tmp_path / "b" / "run")["serial"]["state"]["agents"]
+    assert agents["processors"]["RL"]["learner"]["table"]["counts"]["evicted"] > 0
     assert train(stopped, budget) == 0
     assert_same(tmp_path / "a", tmp_path / "b")
     assert read_run(tmp_path / "b" / "run")["steps"] == {"default": (768 - 32) // 4}
@@ -148,7 +148,7 @@ def test_memories_leftover_rollouts_a_history_and_running_statistics_go_on(tmp_p
     assert train(straight, *sets, "algorithm.max_global_step=768") == 0
     assert train(stopped, *sets, "algorithm.max_global_step=768", stop_at=55) == STOPPED
     serial = read_run(tmp_path / "b" / "run")["serial"]["state"]
-    collector = serial["agents"]["tasks"]["RL"]["learner"]["collector"]
+    collector = serial["agents"]["processors"]["RL"]["learner"]["collector"]
     assert collector["num_added"] - collector["num_taken"] > 0
     assert train(stopped, *sets, "algorithm.max_global_step=768") == 0
     assert_same(tmp_path / "a", tmp_path / "b")
@@ -169,7 +169,7 @@ def test_unfinished_episodes_go_on(tmp_path):
     assert train(straight, *sets) == 0
     assert train(stopped, *sets, stop_at=60) == STOPPED
     collector = read_run(tmp_path / "b" / "run")["serial"]["state"]
-    collector = collector["agents"]["tasks"]["RL"]["learner"]["collector"]
+    collector = collector["agents"]["processors"]["RL"]["learner"]["collector"]
     assert sum(len(known["rollouts"]) for known in collector["unfinished"]) > 1
     assert train(stopped, *sets) == 0
     assert_same(tmp_path / "a", tmp_path / "b")

@@ -165,7 +165,7 @@ def test_a_stopped_run_keeps_what_it_has_not_counted_for_the_next_start(
     state = read_document(tmp_path / "run" / "serial.npz")["state"]["agents"]
     (helper,) = state["agents"]["agent"]["helpers"]
     kept = 3 * len(helper["buffer"].get("rewards", ())) + helper["uncounted"]
-    learner = state["tasks"]["RL"]["learner"]
+    learner = state["processors"]["RL"]["learner"]
     kept += learner.get("loop", learner)["env_steps"]
     assert read_counts(tmp_path) == (count_steps(steps_file) - kept, 0)
     budget = count_steps(steps_file) + 100
