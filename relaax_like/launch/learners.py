@@ -569,14 +569,16 @@ def require_plans(experiment: Experiment) -> dict[str, LearningPlan]:
         number of Algorithms, or `model.py` cannot be loaded.
     """
     plan = get_plan(experiment.algorithm)
-    place = describe_place(type(experiment.algorithm), "plan")
+    # The line is only looked for if it is wrong: several threads cannot use Python 3.11's parser.
     has_one = load_model_module(experiment) is not None
     if plan is not None and not isinstance(plan, Mapping) and not has_one:
+        place = describe_place(type(experiment.algorithm), "plan")
         raise ConfigError(
             f"{place}: plan is {name_plan(plan)}, the plan of one Algorithm, but there is no "
             "make_model in model.py; return a mapping from name to plan, or define make_model"
         )
     if isinstance(plan, Mapping) and has_one:
+        place = describe_place(type(experiment.algorithm), "plan")
         raise ConfigError(
             f"{place}: plan is by name ({', '.join(plan)}), but make_model in model.py makes one "
             "Algorithm; return one plan, or define make_algorithms in algorithm.py instead"

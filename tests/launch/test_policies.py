@@ -1,5 +1,6 @@
 """Runs of several policies: in one process, over the network, resumed, evaluated. covers PE20"""
 
+import inspect
 import json
 import subprocess
 from pathlib import Path
@@ -11,7 +12,9 @@ from support.serial import train
 from support.uncompiled import copy_uncompiled
 
 from relaax_like.config.loader import load_experiment
+from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.launch.evaluation import evaluate_policies
+from relaax_like.launch.learners import require_plans
 from relaax_like.launch.rlx_server import run_rlx_server
 from relaax_like.parameter_server.snapshots import read_latest
 from relaax_like.wire.errors import ConfigError
@@ -59,6 +62,15 @@ def test_policies_learn_and_end_by_themselves(trained: Path) -> None:
     assert "cat" not in json.dumps(spaces)
     results = json.loads((trained / "policies" / "cats" / "results.json").read_text())
     assert (results["global_t"], results["episodes"]) == (640, 160)
+
+
+def test_no_line_of_a_file_is_looked_for_while_policies_start(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # They start in several threads, and Python 3.11's parser fails at times if two of them use it.
+    experiment = load_experiment(trained / "policies" / "cats" / "config.yaml")
+    monkeypatch.setattr(inspect, "getsourcelines", lambda owner: pytest.fail(f"looks at {owner}"))
+    assert list(require_plans(experiment)) == [ONLY_NAME]
 
 
 def test_a_run_is_resumed_and_only_some_policies_learn(trained: Path) -> None:
