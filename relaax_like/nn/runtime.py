@@ -11,6 +11,7 @@ import sys
 from relaax_like.nn.compiled_files import clean
 from relaax_like.nn.compiling import tend_compile_cache
 from relaax_like.nn.device import apply_device
+from relaax_like.nn.late_modules import late_parts
 from relaax_like.nn.threads import get_threads
 
 _is_first = "tensorflow" not in sys.modules
@@ -26,7 +27,8 @@ if _is_held_back:
 _is_collecting = gc.isenabled()
 gc.disable()
 try:
-    import tensorflow as tf
+    with late_parts():
+        import tensorflow as tf
 finally:
     if _is_held_back:
         del sys.modules[_KERAS]
