@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks.learning import run_experiment
 from benchmarks.peers.moments import make_moments, read_moments
 from benchmarks.peers.peer import install, run_sb3
-from benchmarks.peers.run import PPO, SERIAL
+from benchmarks.peers.run import PPO, ZOO
 from benchmarks.peers.translation import make_settings
 from benchmarks.report import report
 from relaax_like.config.loader import load_experiment
@@ -50,7 +50,7 @@ CASES = {
     "cartpole": Case(
         name="CartPole-v1, 8 environments",
         config=PPO,
-        overrides=(*SERIAL, "learner.target_return=null", "algorithm.max_global_step=99840"),
+        overrides=(*ZOO, "learner.target_return=null", "algorithm.max_global_step=99840"),
     ),
     "half_cheetah": Case(
         name="HalfCheetah-v5, 1 environment",

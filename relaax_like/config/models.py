@@ -183,8 +183,8 @@ class RlxServerConfig(Settings):
     """Where agents act whose model NumPy cannot run; see learner.device."""
     max_clients: int = Field(default=256, ge=1)
     """Maximum number of clients connected at the same time."""
-    max_slots_per_client: int = Field(default=64, ge=1)
-    """Maximum number of environments that one client steps together; by default 64, or
+    max_slots_per_client: int = Field(default=4096, ge=1)
+    """Maximum number of environments that one client steps together; by default 4096, or
     environment.slots if that is more."""
     max_message_bytes: int = Field(default=64 * 1024 * 1024, ge=1024, le=1 << 30)
     """Size limit of a message in bytes, from 1 KiB to 1 GiB."""
@@ -384,8 +384,8 @@ _LIMIT = AliasChoices("max_episode_steps", "limit", "max_traj_len")
 class EnvironmentConfig(Settings):
     """Section `environment`: the environment of a run.
 
-    `relaax run` starts it as clients; `relaax train` and other commands step it in their own
-    process or in their workers.
+    `relaax run` starts it as clients; `relaax train` steps those of all clients together in its own
+    process, or `slots` in each worker; other commands step `slots` of them.
     """
 
     program: Annotated[str | None, IN_JOBS] = None
@@ -396,9 +396,10 @@ class EnvironmentConfig(Settings):
     env: Annotated[str | None, IN_JOBS] = Field(default=None, validation_alias=_ENV)
     """Name of the environment, passed to the program as --env."""
     clients: int = Field(default=1, ge=0)
-    """Number of processes that `relaax run` starts; 0: only servers, and others play."""
+    """Number of processes that `relaax run` starts; 0: only servers, and others play.
+    `relaax train` steps the environments of all of them in one process."""
     slots: int = Field(default=1, ge=1)
-    """Environments that each process steps together."""
+    """Environments that each client steps together."""
     action_repeat: int = Field(default=1, ge=1, validation_alias=_REPEAT)
     """Number of times each action is repeated in the environment, with rewards summed. Everything
     that is counted in environment steps (global_t, max_episode_steps, random_steps, episode

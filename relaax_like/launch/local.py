@@ -415,14 +415,19 @@ def open_slots(
         slots.close()
 
 
+def set_slots(experiment: Experiment, number: int) -> Experiment:
+    """Returns the experiment with this number as `environment.slots`."""
+    if experiment.environment is None:  # `open_slots` reports what is missing
+        return experiment
+    environment = experiment.environment.model_copy(update={"slots": number})
+    return dataclasses.replace(experiment, environment=environment)
+
+
 def open_one_slot(
     experiment: Experiment, purpose: str, draw: bool = False
 ) -> contextlib.AbstractContextManager[EnvironmentSlots]:
     """Makes one environment, or game, instead of `environment.slots`; see `open_slots`."""
-    if experiment.environment is not None:  # otherwise open_slots reports what is missing
-        one = experiment.environment.model_copy(update={"slots": 1})
-        experiment = dataclasses.replace(experiment, environment=one)
-    return open_slots(experiment, purpose, draw)
+    return open_slots(set_slots(experiment, 1), purpose, draw)
 
 
 def _validate_rewards(experiment: Experiment, slots: EnvironmentSlots, name: str) -> None:

@@ -4,7 +4,7 @@ import threading
 from typing import Any
 
 from relaax_like.launch.base_trainer import BaseTrainer
-from relaax_like.launch.local import make_interactor, open_slots
+from relaax_like.launch.local import make_interactor, open_slots, require_program, set_slots
 from relaax_like.launch.serial_state import SerialState
 from relaax_like.launch.workers import train_with_workers
 from relaax_like.parameter_server.parameter_server import ParameterServer
@@ -32,7 +32,10 @@ class Trainer(BaseTrainer):
         if experiment.learner.workers:
             train_with_workers(experiment, server, stop, self.note_ready, self.ray)
             return
-        with open_slots(experiment, "train") as slots:
+        environment, _ = require_program(experiment)
+        # Those of all clients that `relaax run` would start.
+        number = max(environment.clients, 1) * environment.slots
+        with open_slots(set_slots(experiment, number), "train") as slots:
             agents = self.make_agents(slots, server, stop)
             # Agents with a state stop at a point where it can be taken.
             stop_loop = None if agents.has_state else stop
