@@ -187,8 +187,8 @@ class Collector:
         Args:
           steps: T of each rollout.
           columns: number of columns of each batch; with `max_columns` the minimum.
-          capacity: number of columns that can wait, at least `columns`. With rollouts of up to k
-            slots, `columns + k - 1` or more always suffices for the next batch.
+          capacity: number of columns that can wait, at least `columns`; one rollout more, while
+            there is no complete batch.
           max_columns: maximum number of columns of each batch, unless fewer rollouts would not have
             `columns`; None: each batch has exactly `columns`.
           data_handler: applies a user's changes; None: no changes.
@@ -374,18 +374,9 @@ class Collector:
 
     def _validate_room(self, added: int) -> None:
         waiting = self.num_added - self.num_taken
-        if waiting + added <= self._capacity:
+        # Without a batch that can be taken, there would never be room for a large rollout.
+        if waiting + added <= self._capacity or waiting < self.columns:
             return
-        if waiting < self.columns:
-            # No batch can be taken to release space: alone, a retry would never succeed.
-            raise InvalidInputError(
-                f"capacity is {self._capacity}, too small for {added} more columns: {waiting} "
-                f"waiting column(s) are too few for a batch of {self.columns}, which would make "
-                f"room; set capacity to {self.columns - 1 + added} or more (in a configuration: "
-                f"set relaax-rlx-server.max_slots_per_client to {added} or more), or add fewer at "
-                "once",
-                "capacity",
-            )
         raise CollectorFullError(
             f"{waiting} column(s) are waiting, and {added} more would exceed capacity, which is "
             f"{self._capacity}; add them again after training data has been taken, or raise "

@@ -188,7 +188,7 @@ class Subject:
         plan = replace(plan, capacity=4 * number, warm_up_steps=0, updates_per_step=1.0)
         agents = np.arange(rollout.slots, dtype=np.int64)
         starts = np.stack([agents, np.zeros_like(agents), np.zeros_like(agents)], 1)
-        table = make_table(plan, model, {}, number, 0)
+        table = make_table(plan, model, {}, 0)
         table.insert(replace(rollout, starts=starts))
         minibatches = table.sample(plan.updates_at_once)
         assert minibatches is not None, "there are enough steps"

@@ -337,12 +337,11 @@ def _make_replayed(
     number = config.observation_history
     inputs, _ = split_masks(dict(model.get_input_specs()))
     history = dict.fromkeys(inputs, number) if number > 1 else {}
-    slots = experiment.rlx_server.max_slots_per_client
     seed = derive_seed(derive_seed(config.seed, "learn"), "replay", name)
     compute_rewards = getattr(module, "compute_rewards", None)
     if compute_rewards is not None:
         compute_rewards = locate_errors(experiment.algorithm_folder)(compute_rewards)
-    table = make_table(plan, model, history, slots, seed, compute_rewards)
+    table = make_table(plan, model, history, seed, compute_rewards)
     log = None
     if keeps_experience:
         settings = experiment.parameter_server
@@ -414,9 +413,7 @@ def _refuse_for_several(experiment: Experiment, module: Any, count: int) -> None
 
 
 def _make_collector(experiment: Experiment, plan: OnPolicy | Episodes) -> Collector:
-    # There is room for any client's rollout as soon as all complete iterations have been taken.
-    largest = plan.columns + experiment.rlx_server.max_slots_per_client
-    capacity = max(4 * plan.columns, largest, _OPEN_CAPACITY if plan.max_columns else 0)
+    capacity = max(4 * plan.columns, plan.columns + 64, _OPEN_CAPACITY if plan.max_columns else 0)
     return make_collector(plan, capacity, _make_data_handler(experiment))
 
 

@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 PRIORITY = "priority"
 # While nothing is learned, this many steps are counted together: each count is written to disk.
 _COUNT_STEPS = 64
+# Slots of a rollout for which the rate limiter has room.
+_SLOTS = 64
 
 
 @dataclass(frozen=True)
@@ -420,7 +422,6 @@ def make_table(
     plan: Replay,
     model: Model,
     history: Mapping[str, int],
-    max_slots: int,
     seed: int,
     compute_rewards: ComputeRewards | None = None,
 ) -> Table:
@@ -430,7 +431,6 @@ def make_table(
       plan: of the algorithm.
       model: its specs define the steps.
       history: input -> number of observations that the model sees at once, if it is more than one.
-      max_slots: largest number of slots in one rollout.
       seed: of the draws.
       compute_rewards: rewards of replaced goals, with `plan.hindsight`; None: 0 at the goal, -1
         elsewhere.
@@ -443,7 +443,7 @@ def make_table(
     limiter = RateLimiter(
         plan.updates_per_step,
         plan.warm_up_steps,
-        max_segment_steps=plan.rollout_steps * max_slots,
+        max_segment_steps=plan.rollout_steps * _SLOTS,
         max_minibatches=plan.updates_at_once,
     )
     selector: Selector = Balanced() if plan.balance_rewards else Uniform()

@@ -296,7 +296,7 @@ def test_many_slots_raise_the_rlx_server_s_limit_unless_it_is_set(
     write: Any, tmp_path: Path
 ) -> None:
     (tmp_path / "main").touch()
-    for slots, limit in ((300, 300), (8, 64)):
+    for slots, limit in ((5000, 5000), (8, 4096)):
         text = MINIMAL + f"environment: {{path: main, slots: {slots}}}\n"
         assert load_experiment(write(text)).rlx_server.max_slots_per_client == limit
 

@@ -254,19 +254,18 @@ def test_several_are_added_all_or_none() -> None:
     assert collector.add_exps_list([numbered(5, 1), numbered(6, 2)]) == [2, 3]
 
 
-def test_what_never_finds_room_is_not_told_to_try_again() -> None:
+def test_a_rollout_of_any_size_is_taken_while_there_is_no_batch() -> None:
     collector = Collector(STEPS, 4, capacity=5)
     collector.add(numbered(0, 3))
-    with pytest.raises(InvalidInputError, match="set capacity to 6 or more") as caught:
-        collector.add(numbered(3, 3))
-    assert caught.value.field == "capacity"
-    assert collector.add(numbered(3, 2)) == 2
+    assert collector.add(numbered(3, 30)) == 2
+    with pytest.raises(CollectorFullError):
+        collector.add(numbered(33, 1))
 
 
 def test_a_refused_rollout_does_not_set_the_kind() -> None:
     collector = Collector(STEPS, 1, capacity=2)
-    with pytest.raises(InvalidInputError, match="set capacity to 3 or more"):
-        collector.add(numbered(0, 3))
+    with pytest.raises(InvalidInputError, match="at least one slot"):
+        collector.add(numbered(0, 0))
     assert collector.add(make_rollout(2, 0, STEPS)) == 1
 
 

@@ -46,7 +46,7 @@ def make(hindsight, **settings):
     config = load("config", "dqn").Config.model_validate(
         {**SETTINGS, "hindsight": hindsight, **settings}
     )
-    return make_table(config.plan, load("model", "dqn").make_model(config, 0), {}, 1, 0)
+    return make_table(config.plan, load("model", "dqn").make_model(config, 0), {}, 0)
 
 
 def test_the_settings_reach_the_table() -> None:
@@ -82,7 +82,7 @@ def test_several_rewards_are_refused() -> None:
             return [("a", {"shape": [1]}), ("b", {"shape": [1]})]
 
     with pytest.raises(ConfigError, match=r"2 rewards, but algorithm\.hindsight replaces"):
-        make_table(config.plan, TwoRewards(config, 0), {}, 1, 0)
+        make_table(config.plan, TwoRewards(config, 0), {}, 0)
 
 
 def test_what_has_the_old_goal_is_refused() -> None:

@@ -93,7 +93,7 @@ def compute_slowly(model, batch: SequenceBatch, update: int) -> tuple[float, np.
 
 def test_sequences_cost_what_a_slow_reference_says():
     config = make_config(**RECURRENT)
-    source, _ = make_source(config, max_slots=16)
+    source, _ = make_source(config)
     fill(source)
     algorithm, compiled = make_algorithm(config)
     policy = LearningPolicy(compiled, config.plan, 0)
@@ -134,7 +134,7 @@ def test_a_sequence_has_one_priority_of_its_valid_steps():
 
 def test_gradients_of_sequences_beside_agents_are_those_of_the_compiled_updates():
     config = make_config(**RECURRENT)
-    source, _ = make_source(config, max_slots=16)
+    source, _ = make_source(config)
     fill(source)
     arguments_of = source.get(0, timeout_sec=0.0)
     algorithm, _ = make_algorithm(config)
@@ -184,7 +184,7 @@ class Handler:
 def test_a_data_handler_changes_what_comes_and_gets_what_was_learned():
     config = make_config()
     handler = Handler()
-    source, tally = make_source(config, max_slots=16, data_handler=handler)
+    source, tally = make_source(config, data_handler=handler)
     for number in range(9):
         source.add(make_step(number), [])
     iteration = source.get(0, timeout_sec=0.0)
@@ -267,7 +267,7 @@ def test_if_one_of_a_data_handler_s_rollouts_is_refused_none_is_inserted():
 @pytest.mark.parametrize("history", [1, 2])
 def test_running_statistics_are_those_of_all_steps_each_once(history):
     config = make_config(normalize_observations=True, observation_history=history)
-    source, _ = make_source(config, max_slots=16)
+    source, _ = make_source(config)
     _, compiled = make_algorithm(config)
     policy = LearningPolicy(compiled, config.plan, 0)
     for number in range(9):
@@ -276,7 +276,7 @@ def test_running_statistics_are_those_of_all_steps_each_once(history):
     for number in range(9, 12):
         source.add(make_step(number, history=history), [])
     state = source.take_state()
-    again, _ = make_source(config, max_slots=16)
+    again, _ = make_source(config)
     again.set_state(state)
     assert policy.data_preprocess(again.get(0, timeout_sec=0.0))
     # All twelve, the six of the warm-up included.
@@ -290,7 +290,7 @@ def test_running_statistics_are_those_of_all_steps_each_once(history):
 
 def test_after_a_crash_statistics_get_the_steps_that_no_publication_has(tmp_path):
     config = make_config(normalize_observations=True)
-    source, _ = make_source(config, max_slots=16, folder=tmp_path)
+    source, _ = make_source(config, folder=tmp_path)
     source.load()
     _, compiled = make_algorithm(config)
     policy = LearningPolicy(compiled, config.plan, 0)
@@ -302,7 +302,7 @@ def test_after_a_crash_statistics_get_the_steps_that_no_publication_has(tmp_path
         source.add(make_step(number), [])
     policy.data_preprocess(source.get(0, timeout_sec=0.0))  # not published
     source.close()
-    again, _ = make_source(config, max_slots=16, folder=tmp_path)
+    again, _ = make_source(config, folder=tmp_path)
     compiled.set_values(published)
     give_values(again, published)
     again.load()

@@ -80,21 +80,21 @@ def test_where_the_learner_is_behind_nothing_more_is_taken_and_nothing_is_counte
 
 def test_agents_that_cannot_wait_are_taken_nevertheless_and_the_updates_are_made_up():
     source, tally = make_source(make_config())
-    for number in range(60):
+    for number in range(160):
         source.add(make_step(number), [], is_urgent=True)
-    assert tally.take().env_steps == 60
-    assert source.table_status.overdue_updates == 54
+    assert tally.take().env_steps == 160
+    assert source.table_status.overdue_updates == 154
     with pytest.raises(CollectorFullError, match="the learner is behind"):
-        source.add(make_step(60), [])
+        source.add(make_step(160), [])
     made = 0
     while source.has_iteration:
         made += len(source.get(0, timeout_sec=0.0).minibatches.ids)
-    assert (made, source.table_status.overdue_updates) == (54, 0)
-    source.add(make_step(60), [])
+    assert (made, source.table_status.overdue_updates) == (154, 0)
+    source.add(make_step(160), [])
 
 
 def test_rows_become_priorities():
-    source, _ = make_source(make_config(priority_exponent=1.0, weight_exponent=1.0), max_slots=16)
+    source, _ = make_source(make_config(priority_exponent=1.0, weight_exponent=1.0))
     for number in range(9):
         source.add(make_step(number), [])
     iteration = source.get(0, timeout_sec=0.0)
@@ -109,7 +109,7 @@ def test_rows_become_priorities():
 
 
 def test_steps_of_minibatches_that_were_skipped_keep_their_priorities():
-    source, _ = make_source(make_config(priority_exponent=1.0), max_slots=16)
+    source, _ = make_source(make_config(priority_exponent=1.0))
     for number in range(9):
         source.add(make_step(number), [])
     iteration = source.get(0, timeout_sec=0.0)
@@ -150,10 +150,10 @@ def test_a_data_handler_that_fails_is_named(method):
 
 def test_a_state_continues_bit_identically():
     config = make_config(priority_exponent=0.6)
-    first, _ = make_source(config, max_slots=16)
+    first, _ = make_source(config)
     for number in range(9):
         first.add(make_step(number), [Episode(2.0, 3)])
-    second, tally = make_source(config, max_slots=16)
+    second, tally = make_source(config)
     second.set_state(first.take_state())
     counts = tally.take()
     assert (counts.env_steps, len(counts.episodes)) == (9, 9)
@@ -190,7 +190,7 @@ def test_a_table_that_does_not_fit_into_memory_is_refused_with_the_figure():
     config = make_config(capacity=10**12)
     model = load("model", "dqn").make_model(config, 0)
     with pytest.raises(ConfigError, match=r"capacity 1,000,000,000,000 needs .* GiB"):
-        make_table(config.plan, model, {}, 1, 0)
+        make_table(config.plan, model, {}, 0)
 
 
 def test_what_a_table_draws_is_what_the_update_sees():
@@ -215,7 +215,7 @@ def test_what_a_table_draws_is_what_the_update_sees():
 
 def test_updates_of_one_call_equal_one_after_another():
     config = make_config()
-    source, _ = make_source(config, max_slots=16)
+    source, _ = make_source(config)
     for number in range(12):
         source.add(make_step(number), [])
     together, alone = (LearningPolicy(make_compiled(config), config.plan, 0) for _ in range(2))
@@ -240,7 +240,7 @@ def test_updates_of_one_call_equal_one_after_another():
 
 def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused():
     config = make_config()
-    source, _ = make_source(config, max_slots=16)
+    source, _ = make_source(config)
     for number in range(12):
         source.add(make_step(number), [])
     policy = LearningPolicy(make_compiled(config), config.plan, 0)

@@ -131,7 +131,7 @@ def test_answers_come_although_a_replay_table_has_no_room(on_overload: str) -> N
     steps, slots = 12, 2
     config = make_dqn_config(warm_up_steps=8, updates_per_step=0.25, on_overload=on_overload)
     with serve_a2c(config, "dqn") as backend:
-        served = Served(backend, config, "dqn", requests=make_replayed(config, slots))
+        served = Served(backend, config, "dqn", requests=make_replayed(config))
         served.learns.clear()
         with ServerThread(served.rlx, "127.0.0.1", 0) as running, RawClient(running.port) as client:
             client.greet(features=["max_wait"], max_wait_ms=20, slots=slots)

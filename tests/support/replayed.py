@@ -37,7 +37,6 @@ def make_config(**settings: Any) -> Any:
 
 def make_source(
     config: Any,
-    max_slots: int = 1,
     folder: Path | None = None,
     data_handler: DataHandler | None = None,
     **options: Any,
@@ -46,7 +45,6 @@ def make_source(
 
     Args:
       config: of dqn.
-      max_slots: see `make_table`.
       folder: of its log; None: it has none.
       data_handler: of what comes; None: it has none.
       options: of the log.
@@ -54,7 +52,7 @@ def make_source(
     model = load("model", "dqn").make_model(config, 3)
     model.masks = config.masks
     plan, number = config.plan, config.observation_history
-    table = make_table(plan, model, {"observation": number} if number > 1 else {}, max_slots, 0)
+    table = make_table(plan, model, {"observation": number} if number > 1 else {}, 0)
     tally = Tally()
     layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
     log = None if folder is None else ReplayLog(folder, lambda: table.rows, **options)
@@ -63,11 +61,11 @@ def make_source(
     return source, tally
 
 
-def make_replayed(config: Any, max_slots: int) -> RequestQueue:
+def make_replayed(config: Any) -> RequestQueue:
     """Makes the requests of a `GradientLearner` with a source without a log."""
     model = load("model", "dqn").make_model(config, 3)
     plan = config.plan
-    table = make_table(plan, model, {}, max_slots, 0)
+    table = make_table(plan, model, {}, 0)
     layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
     return RequestQueue(Replayed(table, Tally(), layout, plan.updates_at_once))
 

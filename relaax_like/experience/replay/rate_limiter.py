@@ -16,7 +16,8 @@ class RateLimiter:
     `updates_per_step` minibatches are *due* for each step after the first `warm_up_steps`; none is
     taken before it is due. The *deficit* is how many of these have not been taken yet; it stays
     between 0 and `tolerance`, unless steps are counted although `can_insert` is False, as `Table`
-    does while there is nothing to sample, or with `slip`. So insertion and sampling never wait at
+    does while there is nothing to sample, or with `slip`; larger segments than `max_segment_steps`
+    can exceed it by the updates for their further steps. So insertion and sampling never wait at
     the same time: an insertion waits only if the deficit is above `tolerance - updates_per_step *
     max_segment_steps`, sampling only if it is below `max_minibatches`, which is the same number.
 
@@ -32,7 +33,7 @@ class RateLimiter:
     Args:
       updates_per_step: minibatches per environment step; finite, above 0.
       warm_up_steps: environment steps after which minibatches become due; 0 or more.
-      max_segment_steps: environment steps of the largest segment, of all its slots.
+      max_segment_steps: environment steps of a segment, of all its slots.
       max_minibatches: maximum number of minibatches of one request (U).
     """
 
@@ -60,7 +61,8 @@ class RateLimiter:
 
     def can_insert(self, steps: int) -> bool:
         """Returns whether inserting `steps` steps leaves the deficit in its range."""
-        return self._count_deficit(self.steps + steps) <= self.tolerance
+        further = self.updates_per_step * max(steps - self.max_segment_steps, 0)
+        return self._count_deficit(self.steps + steps) <= self.tolerance + further
 
     def can_sample(self, minibatches: int) -> bool:
         """Returns whether `minibatches` minibatches are due."""

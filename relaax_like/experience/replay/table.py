@@ -134,11 +134,10 @@ class Table:
           What was inserted, completed and evicted.
 
         Raises:
-          InvalidInputError: the segment does not fit the storage (see `Storage.insert`), or has
-            more steps than the limiter was made for; nothing was changed.
+          InvalidInputError: the segment does not fit the storage (see `Storage.insert`); nothing
+            was changed.
         """
         with self._lock:
-            self._validate_segment(rollout.env_steps)
             change = self._storage.insert(rollout)
             self._apply(change)
             return change
@@ -150,7 +149,6 @@ class Table:
           InvalidInputError: see `insert`.
         """
         with self._lock:
-            self._validate_segment(rollout.env_steps)
             self._storage.validate(rollout)
 
     def sample(self, minibatches: int = 1) -> Minibatches | None:
@@ -355,16 +353,6 @@ class Table:
     def _name_parts(self) -> dict[str, str]:
         parts = {"items": self._items, "selector": self._selector, "limiter": self._limiter}
         return {name: type(part).__name__ for name, part in parts.items()}
-
-    def _validate_segment(self, steps: int) -> None:
-        most = self._limiter.max_segment_steps if self._limiter else steps
-        if steps > most:
-            raise InvalidInputError(
-                f"replay: a segment has {steps} steps, expected at most {most}; insert shorter "
-                "segments, or raise max_segment_steps of RateLimiter (in a run, it is the plan's "
-                "rollout_steps times relaax-rlx-server.max_slots_per_client)",
-                "max_segment_steps",
-            )
 
     def _can_insert(self, steps: int) -> bool:
         limiter = self._limiter
