@@ -171,7 +171,7 @@ class CompiledAlgorithm:
         self._compilers: list[threading.Thread] = []
         self._closing = False
         self._assign = self._compile_assign()
-        self._read = self._compile_read()
+        self._read = make_reader(self._read_flat)
 
     def _specify(self, config: Any) -> None:
         """Reads what the model and the plan say about all compiled functions."""
@@ -206,8 +206,14 @@ class CompiledAlgorithm:
         self._variables = order_variables(model)
         self._groups = [model.get_group(get_name(variable)) for variable in self._trainable]
         self._variables_by_dtype: dict[tf.DType, list[tf.Variable]] = {}
+        # Where each variable is in the vector of its dtype.
+        self._places: list[tuple[tf.DType, slice, tuple[int, ...]]] = []
+        ends: collections.Counter[tf.DType] = collections.Counter()
         for variable in self._variables:
             self._variables_by_dtype.setdefault(variable.dtype, []).append(variable)
+            start, shape = ends[variable.dtype], tuple(variable.shape)
+            ends[variable.dtype] += math.prod(shape)
+            self._places.append((variable.dtype, slice(start, ends[variable.dtype]), shape))
 
     def split_rewards(self, rewards: np.ndarray) -> dict[str, np.ndarray]:
         """Splits rewards `[..., r]` into those of each name, `[..., n]`, as views.
@@ -326,13 +332,8 @@ class CompiledAlgorithm:
         """Returns copies of all variables, in manifest order, for `set_values`."""
         with self._lock:
             vectors = [vector.numpy() for vector in self._read()]
-        rest = dict(zip(self._variables_by_dtype, vectors, strict=True))
-        values = []
-        for variable in self._variables:
-            size = variable.shape.num_elements()
-            own, rest[variable.dtype] = np.split(rest[variable.dtype], [size])
-            values.append(own.reshape(variable.shape))
-        return values
+        by_dtype = dict(zip(self._variables_by_dtype, vectors, strict=True))
+        return [by_dtype[dtype][place].reshape(shape) for dtype, place, shape in self._places]
 
     def predict(
         self,
@@ -633,18 +634,9 @@ class CompiledAlgorithm:
         function = tf.function(assign, input_signature=specs, autograph=False)
         return function.get_concrete_function()
 
-    def _compile_read(self) -> Callable[[], Sequence[tf.Tensor]]:
-        """Returns one call that reads all variables, as one flat vector for each dtype.
-
-        A call for each variable takes 30 times as long.
-        """
-        by_dtype = self._variables_by_dtype
-
-        def read() -> list[tf.Tensor]:
-            return [concatenate(variables) for variables in by_dtype.values()]
-
-        function = tf.function(read, input_signature=[], autograph=False)
-        return cast(Callable[[], Sequence[tf.Tensor]], function.get_concrete_function())
+    def _read_flat(self) -> list[tf.Tensor]:
+        """Returns all variables, as one flat vector for each dtype."""
+        return [concatenate(variables) for variables in self._variables_by_dtype.values()]
 
     def _compile_gradients(
         self,
@@ -878,6 +870,12 @@ def find_nearest(name: str, known: Iterable[str]) -> str:
 def concatenate(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the elements of all tensors as one vector."""
     return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+
+
+def make_reader(read: Callable[[], list[tf.Tensor]]) -> Callable[[], Sequence[tf.Tensor]]:
+    """Returns one call for what reads many variables; a call for each takes 30 times as long."""
+    function = tf.function(read, input_signature=[], autograph=False)
+    return cast(Callable[[], Sequence[tf.Tensor]], function.get_concrete_function())
 
 
 def to_int64(number: int) -> tf.Tensor:

@@ -18,7 +18,7 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.places import describe_place
 from relaax_like.core.moments import Moments
 from relaax_like.core.prediction import ONLY_NAME
-from relaax_like.learn.compiled_algorithm import CompiledAlgorithm, to_int64
+from relaax_like.learn.compiled_algorithm import CompiledAlgorithm, make_reader, to_int64
 from relaax_like.learn.draw import Draw
 from relaax_like.learn.gradients import find_phases
 from relaax_like.learn.minibatches import (
@@ -142,6 +142,7 @@ class CompiledUpdates(CompiledAlgorithm):
         if other is not None:
             self._optimizers, self._steps = other._optimizers, other._steps
             self.updating = other.updating
+        self._read_state = make_reader(self._read_optimizers)
         self._counted = self._find_counted(groups, others_train)
         targets = get_targets(algorithm.model)
         self._targets = [(self._find_group(target), target) for target in targets]
@@ -221,11 +222,17 @@ class CompiledUpdates(CompiledAlgorithm):
     def export_optimizers(self) -> OptimizerState:
         """Returns a copy of the optimizers' state."""
         with self._lock:
-            return OptimizerState(
-                steps={g: int(steps.numpy()) for g, steps in self._steps.items()},
-                slots={g: o.slots.numpy() for g, o in self._optimizers.items()},
-                slot_names={g: o.slot_names for g, o in self._optimizers.items()},
-            )
+            steps, *slots = (tensor.numpy() for tensor in self._read_state())
+        return OptimizerState(
+            steps=dict(zip(self._steps, steps.tolist(), strict=True)),
+            slots=dict(zip(self._optimizers, slots, strict=True)),
+            slot_names={g: o.slot_names for g, o in self._optimizers.items()},
+        )
+
+    def _read_optimizers(self) -> list[tf.Tensor]:
+        """Returns the optimizer steps of all groups, and then each group's slots."""
+        slots = [optimizer.slots.read_value() for optimizer in self._optimizers.values()]
+        return [tf.stack([*self._steps.values()]), *slots]
 
     def import_optimizers(self, state: OptimizerState) -> None:
         """Restores a state: with the same values, the next update is bit-identical.
