@@ -13,7 +13,7 @@ export PYTHONUNBUFFERED := 1
 # Tests start hundreds of processes. Without compiled modules TensorFlow's import takes 10 s, with them 3.5 s.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help images install run test slow quick evidence evidence-speed evidence-learning faults fuzz check format lint types ready compiled protos protos-current newcomer simulators bench bench-peers clean
+.PHONY: help images install run test slow quick evidence evidence-speed evidence-learning faults fuzz check format lint types ready compiled protos protos-current newcomer simulators bench quick-bench bench-peers clean
 
 help:  ## List the targets.
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -145,6 +145,9 @@ images: install  ## Build and run both images without a Docker daemon, as root: 
 
 bench: install  ## Measure the hot paths.
 	$(BIN)/python -m benchmarks.run
+
+quick-bench: install  ## Measure what users wait for, beside the result of another commit: two minutes.
+	$(BIN)/python -m benchmarks.quick
 
 bench-peers: install  ## Measure Stable-Baselines3 beside us, in .venv-peers.
 	$(BIN)/python -m benchmarks.peers.run
