@@ -75,7 +75,7 @@ def _set_packages(importing: bool) -> None:
 
 def _find(module: types.ModuleType, late: _LateLoader, name: str) -> Any:
     """Python calls it for a name that the module does not have."""
-    # Whoever looks through all modules, as `inspect` does, asks for such names.
+    # Code that looks through all modules, as `inspect` does, asks for such names.
     if not name.startswith("__") or name == "__all__":
         _load(module, late)
     try:
