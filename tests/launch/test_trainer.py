@@ -138,11 +138,13 @@ def test_a_finished_run_ends_at_once_and_says_so(bare: Cluster) -> None:
     assert read_snapshot(bare.folder / "run").version == saved.version
 
 
-def test_several_slots_train_together(bare: Cluster) -> None:
-    sets = ("environment.slots=3", "algorithm.max_global_step=900")
+def test_the_slots_of_all_clients_train_together(bare: Cluster) -> None:
+    sets = ("environment.clients=2", "environment.slots=3", "algorithm.max_global_step=900")
+    sets += ("relaax-rlx-server.score_lines=true",)
     done = run_here(bare, "train", bare.config, sets=sets)
     assert done.status == 0, done
     assert read_snapshot(bare.folder / "run").global_t >= 900
+    assert set(re.findall(r"slot (\d+): score", done.output)) == set("012345")
 
 
 @pytest.mark.parametrize(
