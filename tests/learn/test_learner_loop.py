@@ -536,3 +536,45 @@ def test_serially_rollouts_after_the_end_are_answered_and_not_learned_from() -> 
         assert server.version == 1
         learner.stop()
         assert server.global_t == 2 * ENV_STEPS
+
+
+def test_overlapping_each_iteration_is_delivered_before_the_next_one() -> None:
+    """The same values, one submission later; the last ones when it stops."""
+    answered: list[list[LearnerUpdate]] = []
+    stored = []
+    for overlaps in (False, True):
+        with make_plain_server() as server:
+            agents, loop = Agents(), make_plain_learner(server)
+            if overlaps:
+                loop.overlap()
+            learner = SerialLearner(loop)
+            learner.start(agents.answers.append)
+            for number in (1, 2, 3):
+                rollout = make_rewarded(COLUMNS, float(number))
+                learner.submit(LearnRequest(number, rollout, env_steps=rollout.env_steps))
+                assert tuple(agents.newest.numbers) == (number,)
+            learner.stop()
+            assert (server.version, server.global_t) == (3, 3 * ENV_STEPS)
+            answered.append(agents.answers)
+            stored.append(unpack(server))
+    plain, overlapping = answered
+    assert [answer.version for answer in plain] == [0, 1, 2, 3]
+    assert [answer.version for answer in overlapping] == [0, 0, 1, 2]
+    assert overlapping[1].values is None
+    for now, later in zip(plain[1:3], overlapping[2:], strict=True):
+        assert_equal(later.values or (), now.values or ())
+    assert_equal(*stored)
+
+
+def test_what_could_not_be_learned_from_while_it_overlapped_is_an_error_of_the_next_one() -> None:
+    with make_plain_server() as server:
+        loop = make_plain_learner(server)
+        loop.overlap()
+        learner = SerialLearner(loop)
+        learner.start(lambda learned: None)
+        bad = make_rewarded(COLUMNS, float("nan"))
+        learner.submit(LearnRequest(1, bad, env_steps=bad.env_steps))
+        with pytest.raises(InvalidInputError):
+            learner.submit(LearnRequest(2, make_rewarded(COLUMNS, 1.0), env_steps=ENV_STEPS))
+        learner.stop()
+        assert server.version == 0
