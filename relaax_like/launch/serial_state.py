@@ -27,7 +27,7 @@ from relaax_like.wire.errors import DamagedError, InvalidInputError, RelaaxError
 logger = logging.getLogger(__name__)
 
 SERIAL_NAME = "serial.npz"
-_KIND = "serial state 6"
+_KIND = "serial state 7"
 _EPISODES_RESTART = "episodes restart, so results will differ from an uninterrupted run"
 
 
