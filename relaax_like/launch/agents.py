@@ -1,7 +1,6 @@
 """Hosts of agents that learn: in this process, a child, a parameter server or a learner."""
 
 import logging
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -13,10 +12,8 @@ from relaax_like.bridge.control import BridgeControl, Link
 from relaax_like.bridge.errors import LEARNER, PARAMETER_SERVER
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.models import Experiment
-from relaax_like.config.plan import Replay, get_plan
 from relaax_like.core.manifest import Manifest, make_manifest
 from relaax_like.core.metrics import Metrics
-from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.core.roles import Learner, ParameterServerClient, Publisher
 from relaax_like.launch.algorithm_code import (
     is_batch_native,
@@ -43,9 +40,6 @@ if TYPE_CHECKING:  # They import TensorFlow.
     from relaax_like.algorithm.acting import Actor
 
 logger = logging.getLogger(__name__)
-
-# Longest time that a thread keeps another one from using Python, while one plays and one learns.
-_SWITCH_SEC = 2e-4
 
 MakeClient = Callable[[str], ParameterServerClient]
 
@@ -297,11 +291,6 @@ def _make_serial_processors(
     experiment: Experiment, publisher: Publisher, actors: "Mapping[str, Actor]", name: str
 ) -> dict[str, ComputationDataProcessor]:
     learners = make_iteration_learners(experiment, publisher)
-    plan = get_plan(experiment.algorithm)
-    # Priorities of new steps depend on those that updates have noted before.
-    if isinstance(plan, Replay) and plan.priority_exponent is None:
-        learners[ONLY_NAME].overlap()
-        sys.setswitchinterval(_SWITCH_SEC)
     from relaax_like.learn.serial_learner import SerialLearner
 
     return {

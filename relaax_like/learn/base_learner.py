@@ -99,8 +99,8 @@ class BaseLearner:
         learner.start()  # for example in a thread; request_stop() ends it
         learner.close()
 
-    `train`, `start` and the hooks run in one thread at a time; the properties, `request_stop` and
-    `close` can be used in any thread.
+    `train`, `start` and the hooks run in one thread; the properties, `request_stop` and `close` can
+    be used in any thread.
 
     Attributes:
       get_data: source of the data for `setup_dataloader`; set it, or override it with a method.

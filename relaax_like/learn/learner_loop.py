@@ -20,8 +20,6 @@ import abc
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -221,10 +219,6 @@ class LearnerLoop(Generic[SourceT]):
         self.newest = LearnerUpdate((), 0, 0, "", None)
         self._loaded = False
         self._learned_at = 0.0
-        self._pool: ThreadPoolExecutor | None = None
-        # Ends the iteration that the pool learns from.
-        self._finish: Callable[[], object] | None = None
-        self._values: Any = None  # the newest delivered ones
 
     @property
     def iteration(self) -> int:
@@ -254,24 +248,6 @@ class LearnerLoop(Generic[SourceT]):
         self._learned_at = time.monotonic()
         return first
 
-    def overlap(self) -> None:
-        """Makes `run` return while an iteration is learned from, in a thread of this loop.
-
-        The next `run` delivers it, before it takes another one, so what is learned from which
-        values stays the same each time. For a loop whose Model no other one trains.
-        """
-        self._pool = ThreadPoolExecutor(1, "overlapping learner")
-
-    def finish(self) -> None:
-        """Delivers the iteration that is still learned from, if there is one; waits for it.
-
-        Raises:
-          Exception: it could not be learned from or delivered; see `learn`.
-        """
-        finish, self._finish = self._finish, None
-        if finish is not None:
-            finish()
-
     def run(
         self,
         is_over: Callable[[], bool],
@@ -296,7 +272,6 @@ class LearnerLoop(Generic[SourceT]):
             self._refresh()
             if is_over():
                 return
-            self.finish()
             iteration = self.source.get(self._sink.number, timeout_sec)
             if iteration is None:
                 on_turn(None)
@@ -338,18 +313,8 @@ class LearnerLoop(Generic[SourceT]):
         return update
 
     def take_state(self) -> dict[str, Any]:
-        """Returns the state of source and sink that no delivery contains; finishes.
-
-        If an iteration was still learned from, the state has the values before it, with which
-        agents continue.
-        """
-        before, values, overlaps = self.newest, self._values, self._finish is not None
-        self.finish()
-        state = {**self.source.take_state(), **self._sink.take_state()}
-        if overlaps:
-            counts = {"version": before.version, "global_t": before.global_t}
-            state["before"] = {**counts, "values": list(values)}
-        return state
+        """Returns the state of source and sink that no delivery contains."""
+        return {**self.source.take_state(), **self._sink.take_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores what `take_state` returned; call it after `load`, before anything is added.
@@ -359,10 +324,6 @@ class LearnerLoop(Generic[SourceT]):
         """
         self.source.set_state(state)
         self._sink.set_state(state)
-        if "before" in state:
-            newest = self.newest
-            self.newest = replace(newest, **state["before"])
-            self._finish = lambda: self._take(newest)
 
     def close(self) -> None:
         """Closes source and sink, which counts the rest, and calls the hooks of after_run.
@@ -377,15 +338,12 @@ class LearnerLoop(Generic[SourceT]):
         if self._loaded:
             self._loaded = False
             try:
-                self.finish()
                 update = self._sink.close()
                 if update is not None:
                     self._take(update)
                 if self._means is not None:
                     self._means.record()
             finally:
-                if self._pool is not None:
-                    self._pool.shutdown()
                 self._learner.call_hook("after_run")
 
     def _refresh(self) -> None:
@@ -395,29 +353,11 @@ class LearnerLoop(Generic[SourceT]):
 
     def _learn_from(self, iteration: Any, on_turn: OnTurn) -> LearnerUpdate:
         began = time.monotonic()
-        if self._pool is not None:
-            trained = self._pool.submit(self._train, iteration)
-
-            def finish() -> None:
-                trained.result()
-                self._note(self._sink.deliver(iteration), iteration, began, on_turn)
-
-            self._finish = finish
-            return self.newest
-        with self._sink.lock:
-            self._train(iteration)
-            update = self._sink.deliver(iteration)
-        return self._note(update, iteration, began, on_turn)
-
-    def _train(self, iteration: Any) -> None:
-        with tracing.span("update"), hold_gpu():  # others learn in threads of their own
-            self._learner.train(iteration)
-
-    def _note(
-        self, update: LearnerUpdate, iteration: Any, began: float, on_turn: OnTurn
-    ) -> LearnerUpdate:
-        """Notes an iteration's results, which have been delivered."""
         version = self.newest.version
+        with self._sink.lock:
+            with tracing.span("update"), hold_gpu():  # others learn in threads of their own
+                self._learner.train(iteration)
+            update = self._sink.deliver(iteration)
         variables, kept = self._learner.log_variables, self._learner.log_buffer
         self._take(update)
         times = self._measure(began, iteration.env_steps)
@@ -444,7 +384,6 @@ class LearnerLoop(Generic[SourceT]):
     def _take(self, update: LearnerUpdate) -> None:
         """Updates the counts to what was counted, which can differ from what was learned from."""
         self.newest = update
-        self._values = self._values if update.values is None else update.values
         self._learner.resume_from(self._sink.number, update.global_t)
 
     def _measure(self, began: float, env_steps: int) -> dict[str, float]:

@@ -1,7 +1,6 @@
-"""SerialLearner: `placement: server` in one process."""
+"""SerialLearner: `placement: server` in one process and one thread."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from relaax_like.core.records import LearnerUpdate, LearnRequest
@@ -13,8 +12,7 @@ from relaax_like.learn.learner_loop import LearnerLoop
 class SerialLearner(Learner):
     """Learns in the agents' thread, from each iteration as soon as it is complete.
 
-    The agents continue to act afterwards, or, if the loop overlaps, meanwhile, with the values
-    before; two runs with the same seed are identical.
+    The agents continue to act afterwards, so two runs with the same seed are identical.
 
     Args:
       loop: used only by the agents' thread.
@@ -62,8 +60,6 @@ class SerialLearner(Learner):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restores a state; see `Learner`."""
         self._loop.set_state(state)
-        newest = self._loop.newest
-        self._on_update(replace(newest, numbers=()))
 
     def stop(self) -> None:
         """Closes the loop; see `Learner`."""
