@@ -45,7 +45,7 @@ def serve() -> Iterator[tuple[int, Callable[[], Report]]]:
 def test_a_client_s_hello_its_first_step_and_its_end_are_reported() -> None:
     with serve() as (port, next_report):
         with RawClient(port) as refused:
-            refused.ask(make_hello(slots=1000))
+            refused.ask(make_hello(slots=5000))
         with RawClient(port) as client:
             client.greet(client_name="maze-1")
             client.ask(make_start())

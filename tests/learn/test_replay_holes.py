@@ -23,14 +23,14 @@ from relaax_like.wire.errors import InvalidInputError, JournalError
 
 
 def make_table(capacity: int = 64) -> Any:
-    source, _ = make_source(make_config(capacity=capacity, warm_up_steps=0), max_slots=16)
+    source, _ = make_source(make_config(capacity=capacity, warm_up_steps=0))
     return source._table
 
 
 def test_an_error_of_the_disk_does_not_end_the_thread_that_takes_experience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    source, tally = make_source(make_config(), max_slots=16, folder=tmp_path / "replay")
+    source, tally = make_source(make_config(), folder=tmp_path / "replay")
     source.load()
     work: list[int] = list(range(20))
     errors: list[Exception] = []
@@ -156,7 +156,7 @@ def test_a_state_is_loaded_whole_or_not_at_all() -> None:
 
 def test_a_damaged_log_changes_nothing_on_the_disk(tmp_path: Path) -> None:
     folder = tmp_path / "replay"
-    source, _ = make_source(make_config(), max_slots=16, folder=folder, segment_bytes=2_000)
+    source, _ = make_source(make_config(), folder=folder, segment_bytes=2_000)
     source.load()
     for number in range(40):
         source.add(make_step(number), [], origin=Origin("one", 5, number + 1), is_urgent=True)
@@ -168,7 +168,7 @@ def test_a_damaged_log_changes_nothing_on_the_disk(tmp_path: Path) -> None:
     data[len(data) // 2] ^= 1
     path.write_bytes(data)
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    again, _ = make_source(make_config(), max_slots=16, folder=folder)
+    again, _ = make_source(make_config(), folder=folder)
     with pytest.raises(JournalError):
         again.load()
     assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before

@@ -32,7 +32,7 @@ def origin(sequence, client="one", incarnation=5):
 
 def open_source(folder, published=None, **settings):
     """Opens a source as a start of the server does; `settings` are dqn's."""
-    source, tally = make_source(make_config(**settings), max_slots=16, folder=folder)
+    source, tally = make_source(make_config(**settings), folder=folder)
     tally.load(published or {})
     source.load()
     return source, tally
@@ -144,7 +144,7 @@ def test_steps_count_for_warm_up_after_a_crash(tmp_path):
 
 def test_files_whose_rows_are_gone_are_removed_and_the_rest_makes_the_same_table(tmp_path):
     config = make_config(capacity=64, updates_per_step=0.001)
-    source, _ = make_source(config, 16, tmp_path / "replay", segment_bytes=2_000)
+    source, _ = make_source(config, tmp_path / "replay", segment_bytes=2_000)
     source.load()
     most = 0
     for number in range(400):
@@ -155,7 +155,7 @@ def test_files_whose_rows_are_gone_are_removed_and_the_rest_makes_the_same_table
     found = list_segments(tmp_path / "replay")
     assert found[0].first_index > 250
     assert 2 < len(found) <= most < 20
-    again, _ = make_source(config, 16, crash(tmp_path / "replay", tmp_path), segment_bytes=2_000)
+    again, _ = make_source(config, crash(tmp_path / "replay", tmp_path), segment_bytes=2_000)
     again.load()
     assert list_steps(again)[-40:] == list_steps(source)[-40:]
     assert list_steps(again) == list_steps(source)[-len(list_steps(again)) :]
@@ -281,7 +281,7 @@ def test_without_a_note_on_the_disk_no_more_experience_is_acknowledged(tmp_path,
 
 def test_after_a_failed_sync_nothing_is_acknowledged(tmp_path, monkeypatch):
     config = make_config()
-    source, tally = make_source(config, 16, tmp_path / "replay", strict=True)
+    source, tally = make_source(config, tmp_path / "replay", strict=True)
     source.load()
     source.add(make_step(0), [], origin=origin(1))
     assert source._log._journal.unsynced_records == 0  # strict: on the disk before the answer
@@ -309,7 +309,7 @@ def test_agents_wait_for_a_disk_that_is_slower_than_they_are(tmp_path, monkeypat
 
 
 def test_what_the_table_refuses_is_not_in_the_log(tmp_path):
-    source, _ = open_source(tmp_path / "replay")
+    source, _ = open_source(tmp_path / "replay", capacity=200)
     number = 0
     with pytest.raises(CollectorFullError, match="the learner is behind"):  # noqa: PT012
         while number < 100:
@@ -318,7 +318,7 @@ def test_what_the_table_refuses_is_not_in_the_log(tmp_path):
     source.close()
     with pytest.raises(CollectorFullError, match="closed"):
         source.add(make_step(number), [], origin=origin(number + 1))
-    again, _ = open_source(tmp_path / "replay")
+    again, _ = open_source(tmp_path / "replay", capacity=200)
     assert len(list_steps(again)) == number
 
 

@@ -66,16 +66,16 @@ def test_steps_are_counted_before_the_first_minibatch():
 
 def test_where_the_learner_is_behind_agents_wait_and_lose_nothing():
     queue, tally = make_queue()
-    put(queue, *range(30))
+    put(queue, *range(100))
     answered = queue.get(0, 0.0)
-    assert 0 < len(answered.tickets) < 30
+    assert 0 < len(answered.tickets) < 100
     assert tally.take().env_steps == len(answered.tickets)
     rest = drain(queue)
     assert [number for number in rest if number != "minibatches"] == list(
-        range(len(answered.tickets), 30)
+        range(len(answered.tickets), 100)
     )
-    assert rest.count("minibatches") == (30 - 6) // 2
-    assert tally.take().env_steps == 30 - len(answered.tickets)
+    assert rest.count("minibatches") == (100 - 6) // 2
+    assert tally.take().env_steps == 100 - len(answered.tickets)
 
 
 def test_after_the_end_of_the_training_requests_are_only_counted():
