@@ -246,8 +246,8 @@ class Collector:
 
         Raises:
           InvalidInputError: the rollout, or one that the data handler returned, has another number
-            of steps, has arrays with different numbers of slots, or differs from the first one; the
-            columns can never fit; or the data handler returned no rollout, or something else.
+            of steps, has arrays with different numbers of slots, or differs from the first one; or
+            the data handler returned no rollout, or something else.
           CollectorFullError: too many columns are waiting. A rollout that is added again later
             passes through the data handler again.
           CollectorClosedError: after `close`.

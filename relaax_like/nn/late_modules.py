@@ -1,6 +1,6 @@
 """The parts of TensorFlow, such as `tf.data`, whose code runs when they are first used.
 
-Importing TensorFlow runs the code of all of them, which is half of its time and a tenth of a
+Importing TensorFlow runs the code of all of them, more than half of its modules and a tenth of a
 process's memory, and an algorithm uses hardly any.
 """
 
