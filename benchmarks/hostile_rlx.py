@@ -6,8 +6,8 @@ process share one core, the attacker has another for itself:
 
 - `nothing but computing`: the control: what a busy core costs as such;
 - `hellos of 100 000 axes`: one after another;
-- `hellos of 300 000 versions`: of packages of a simulator, one after another;
-- `hellos of 100 000 agents`: with names of 100 characters, as many kinds and games, one after
+- `hellos of 140 000 versions`: of packages of a simulator, one after another;
+- `hellos of 100 000 agents`: with names of 20 characters, as many kinds and games, one after
   another;
 - `points of curves`: four training clients send messages of 10 000 without a pause;
 - `unfinished hellos`: 40 connections announce 63 MiB each and send 60 of them;
@@ -103,7 +103,7 @@ def send_versions(address: Address) -> Iterator[int]:
     """Says hello with the versions of very many packages, and waits for the answer."""
     hello = make_hello(rlx_pb2.EXPLOIT)
     hello.hello.features.append("versions")
-    hello.hello.versions.update({f"package-{number}": "1\x1b[2J" for number in range(300_000)})
+    hello.hello.versions.update({f"package-{number}": "1\x1b[2J" for number in range(140_000)})
     frame = pack(hello)
     while True:
         _ask_and_close(address, frame)
@@ -114,7 +114,7 @@ def send_agents(address: Address) -> Iterator[int]:
     """Says hello with the names, kinds and games of very many agents, and waits for the answer."""
     hello = make_hello(rlx_pb2.EXPLOIT)
     hello.hello.features.append("agents")
-    hello.hello.agents.extend(f"{number:0100}" for number in range(100_000))
+    hello.hello.agents.extend(f"{number:020}" for number in range(100_000))
     hello.hello.kinds.extend(["observation"] * 100_000)
     hello.hello.games.extend(range(100_000))
     frame = pack(hello)
@@ -284,7 +284,7 @@ def send_json_steps(address: Address) -> Iterator[int]:
 ATTACKS: dict[str, Attack] = {
     "nothing but computing": compute,
     "hellos of 100 000 axes": send_axes,
-    "hellos of 300 000 versions": send_versions,
+    "hellos of 140 000 versions": send_versions,
     "hellos of 100 000 agents": send_agents,
     "points of curves": send_points,
     "unfinished hellos": hold_hellos,

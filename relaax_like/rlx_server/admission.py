@@ -11,7 +11,7 @@ from relaax_like.wire.errors import ProtocolError
 # Connections whose hello has not been accepted yet; no token is needed to be one of them.
 MAX_UNKNOWN = 256
 # Most bytes of a hello that they can have sent: each one, and all together.
-MAX_HELLO_BYTES = 16 << 20
+MAX_HELLO_BYTES = 4 << 20
 MAX_HELLO_BYTES_TOGETHER = 64 << 20
 
 

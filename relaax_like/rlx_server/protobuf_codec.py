@@ -1,7 +1,6 @@
 """The messages of the rlx protocol, as protobuf; see `Codec`."""
 
 import functools
-import itertools
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -198,23 +197,23 @@ class ProtobufCodec:
         limit = 2 * leaves + _OTHER_FIELDS
         if greeting is not None and EXECUTED in greeting.features:
             limit += len(greeting.action_spaces)
-        walk = (part[0] for part in walk_fields(body, start, stop))
-        found = list(itertools.islice(walk, limit + 1))
-        names = 0
-        if number == _HELLO and not _NAMES.isdisjoint(found):
-            found += itertools.islice(walk, _MAX_NAMES)
-            names = sum(one in _NAMES for one in found)
-        fields = len(found) - names
-        if names >= _MAX_NAMES:
-            raise InvalidInputError(
-                f"agents: the message has more than {_MAX_NAMES} names of agents and kinds; "
-                "connect several clients"
-            )
-        if fields > limit:
-            raise InvalidInputError(
-                f"the message has more than {limit} fields, expected at most {leaves} "
-                f"{'leaf' if leaves == 1 else 'leaves'} in each of its parts"
-            )
+        names = fields = 0
+        counted = _NAMES if number == _HELLO else ()
+        for part in walk_fields(body, start, stop):
+            if part[0] in counted:
+                names += 1
+                if names > _MAX_NAMES:
+                    raise InvalidInputError(
+                        f"agents: the message has more than {_MAX_NAMES} names of agents and "
+                        "kinds; connect several clients"
+                    )
+            else:
+                fields += 1
+                if fields > limit:
+                    raise InvalidInputError(
+                        f"the message has more than {limit} fields, expected at most {leaves} "
+                        f"{'leaf' if leaves == 1 else 'leaves'} in each of its parts"
+                    )
         if stop - start > _LONG_MESSAGE_BYTES:
             descriptor = _FIELDS_BY_NUMBER[number].message_type
             most = fields * _FIELD_WEIGHT + names * _NAME_WEIGHT + _MORE_WEIGHT

@@ -28,14 +28,21 @@ def walk_fields(body: Body, start: int, stop: int) -> Iterator[tuple[int, int, i
       ValueError: bytes that are not a field, or a group, which our messages do not have.
     """
     while start < stop:
-        tag, start = _read_varint(body, start, stop)
+        tag, after = body[start], start + 1
+        if tag > 0x7F:
+            tag, after = _read_varint(body, start, stop)
         number, kind = tag >> 3, tag & 7
         if kind == BYTES:
-            length, start = _read_varint(body, start, stop)
+            if after < stop and (length := body[after]) < 0x80:  # most are of one byte
+                start = after + 1
+            else:
+                length, start = _read_varint(body, after, stop)
             end = start + length
         elif kind == VARINT:
+            start = after
             end = _read_varint(body, start, stop)[1]
         elif kind in _FIXED_SIZES:
+            start = after
             end = start + _FIXED_SIZES[kind]
         else:
             raise ValueError(f"wire type {kind}, which is a group or not a field")
