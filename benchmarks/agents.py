@@ -26,7 +26,7 @@ SIDES = {
 }
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ppo": {"max_global_step": 200_000, "num_steps": 2048, "rollout_steps": 128, "epochs": 4},
-    "dqn": {"max_global_step": 60_000},
+    "dqn": {"max_global_step": 30_000},
 }
 
 
