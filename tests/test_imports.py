@@ -22,7 +22,7 @@ GENERATED = re.compile(r"_pb2(_grpc)?\.py$")
 # Where TensorFlow is allowed to be imported: Model, Algorithm, the layers, and the border to NumPy.
 TENSORFLOW = (
     r"relaax_like/algorithm/(algorithm|acting|actor_critic|batch|critics|flare|greedy|model"
-    r"|parts|random|tracing)\.py",
+    r"|parts|random|return_support|tracing)\.py",
     r"relaax_like/learn/(compiled_algorithm|updates)\.py",
     r"relaax_like/nn/.*\.py",
     r"algorithms/[^/]+/(model|algorithm)\.py",

@@ -1,6 +1,5 @@
 """DQN: deep Q-learning with a replay table and a target network."""
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,12 +11,6 @@ from relaax_like.algorithm import Algorithm, Batch, Losses
 from .config import Config
 from .model import DQNModel
 
-logger = logging.getLogger(__name__)
-# Metrics of a categorical distribution: the share of targets more than one atom outside of it.
-_OUTSIDE, _SMALLEST, _LARGEST = "outside v_min to v_max", "smallest target", "largest target"
-# A larger share of the targets of so many updates is worth a line.
-_MAX_SHARE, _REVIEWED_UPDATES = 0.01, 200
-
 
 class DQN(Algorithm):
     """Deep Q-learning, with the options of `Config`.
@@ -28,11 +21,6 @@ class DQN(Algorithm):
     autograph = False
     config: Config
     model: DQNModel
-
-    def __init__(self, model: DQNModel, config: Config, seed: int) -> None:
-        super().__init__(model, config, seed)
-        self._reviewed: list[list[float]] = []  # updates, share outside, smallest, largest
-        self._has_warned = False
 
     def learn(self, batch: Batch) -> Losses:
         """Returns the cost of a minibatch of steps, or of sequences.
@@ -63,16 +51,9 @@ class DQN(Algorithm):
         atoms = _take_action(online.compute_atoms(features, random), batch.actions["action"])
         costs, sizes = self._compare(atoms, tf.stop_gradient(next_atoms), batch)
         metrics = {"value": batch.mean(online.to_values(atoms))}
-        distribution = self.config.distribution
-        if distribution is not None and distribution.kind == "categorical":
+        if online.support is not None:
             target = batch.returns + batch.discount * online.to_values(next_atoms)
-            atom = online.support[1] - online.support[0]
-            is_outside = (target < online.support[0] - atom) | (target > online.support[-1] + atom)
-            share = batch.mean(tf.cast(is_outside, tf.float32))
-            metrics[_OUTSIDE] = share / batch.mean(tf.ones_like(target))
-            is_known = batch.valid > 0
-            metrics[_SMALLEST] = tf.reduce_min(tf.where(is_known, target, np.inf))
-            metrics[_LARGEST] = tf.reduce_max(tf.where(is_known, target, -np.inf))
+            metrics |= online.support.measure(batch, target)
         return Losses(
             {"default": batch.mean(costs)},
             rows={"priority": sizes},
@@ -81,25 +62,9 @@ class DQN(Algorithm):
 
     def review(self, numbers: Mapping[str, Any], updates: int) -> None:
         """Warns, once, if a categorical distribution clips more than 1 % of the targets."""
-        if _OUTSIDE not in numbers or self._has_warned:
-            return
-        newest = [numbers[name] for name in (_OUTSIDE, _SMALLEST, _LARGEST)]
-        self._reviewed.append([updates, *newest])
-        counts, shares, smallest, largest = np.transpose(self._reviewed)
-        if counts.sum() < _REVIEWED_UPDATES:
-            return
-        self._reviewed.clear()
-        share = np.average(shares, weights=counts)
-        if share > _MAX_SHARE:
-            self._has_warned = True
-            support = self.model.online.support
-            logger.warning(
-                "%.1f %% of the targets are outside of algorithm.distribution, v_min: %g to v_max: "
-                "%g, and are clipped; in the newest %d updates they were from about %.4g to %.4g. "
-                "Set v_min and v_max to the smallest and the largest discounted return",
-                *(100 * share, support[0], support[-1], counts.sum()),
-                *(smallest.min(), largest.max()),
-            )
+        support = self.model.online.support
+        if support is not None:
+            support.review(numbers, updates, "algorithm.distribution")
 
     def _compare(
         self, atoms: tf.Tensor, next_atoms: tf.Tensor, batch: Batch
@@ -114,38 +79,14 @@ class DQN(Algorithm):
           next_atoms: of x' and a', `[..., N]`.
           batch: the minibatch.
         """
-        returns, discount = batch.returns[..., None], batch.discount[..., None]
-        distribution = self.config.distribution
-        if distribution is None:
-            error = (returns + discount * next_atoms - atoms)[..., 0]
-            return _compute_huber(error), tf.abs(error)
-        if distribution.kind == "quantile":
-            return compute_quantile_cost(atoms, returns + discount * next_atoms)
         support = self.model.online.support
-        goal = project(tf.nn.softmax(next_atoms), support, returns + discount * support)
-        costs = -tf.reduce_sum(goal * tf.nn.log_softmax(atoms), -1)
-        entropy = -tf.reduce_sum(tf.math.xlogy(goal, goal), -1)
-        return costs, tf.stop_gradient(costs) - entropy
-
-
-def project(probabilities: tf.Tensor, support: Any, reached: tf.Tensor) -> tf.Tensor:
-    """Moves a distribution back to its support: Bellemare et al. 2017, equation 7.
-
-    Source: https://arxiv.org/abs/1707.06887.
-
-    Args:
-      probabilities: of each atom, `[..., N]`.
-      support: returns z_i in equal distances, `[N] float32`.
-      reached: return that each atom moves to, `[..., N]`, clipped to the range of the support; its
-        probability is divided between the two nearest z_i.
-
-    Returns:
-      Probabilities of the support, `[..., N]`.
-    """
-    reached = tf.clip_by_value(reached, support[0], support[-1])
-    distances = tf.abs(reached[..., None, :] - support[:, None]) / (support[1] - support[0])
-    shares = tf.maximum(1.0 - distances, 0.0)  # [..., N of the support, N]
-    return tf.reduce_sum(shares * probabilities[..., None, :], -1)
+        if support is not None:
+            return support.compute_costs(atoms, next_atoms, batch.returns, batch.discount)
+        goals = batch.returns[..., None] + batch.discount[..., None] * next_atoms
+        if self.config.distribution is not None:
+            return compute_quantile_cost(atoms, goals)
+        error = (goals - atoms)[..., 0]
+        return _compute_huber(error), tf.abs(error)
 
 
 def compute_quantile_cost(atoms: tf.Tensor, goals: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:

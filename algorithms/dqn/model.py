@@ -10,6 +10,7 @@ import numpy as np
 from relaax_like.algorithm import (
     Encoder,
     Model,
+    ReturnSupport,
     Specs,
     Target,
     Tensors,
@@ -35,7 +36,7 @@ class QNetwork(Module):
       encoder: the layers before the heads.
       advantages: head of the actions.
       value: head of the state; None without `dueling`.
-      support: z_i, `[N] float32`, of kind categorical; otherwise empty.
+      support: z_i, of kind categorical; otherwise None.
     """
 
     def __init__(self, config: Config, seed: int):
@@ -44,12 +45,13 @@ class QNetwork(Module):
         assert config.num_actions is not None
         features, distribution = self.encoder.features, config.distribution
         atoms = 1 if distribution is None else distribution.atoms
-        self._kind = "" if distribution is None else distribution.kind
+        self._is_quantile = distribution is not None and distribution.kind == "quantile"
         self._shape = [config.num_actions, atoms]
-        self.support = np.zeros(0, np.float32)
+        self.support: ReturnSupport | None = None
         if distribution is not None and distribution.kind == "categorical":
-            ends = distribution.v_min, distribution.v_max
-            self.support = np.linspace(*ends, atoms, dtype=np.float32)  # type: ignore[arg-type]
+            assert distribution.v_min is not None
+            assert distribution.v_max is not None
+            self.support = ReturnSupport(distribution.v_min, distribution.v_max, atoms)
         dense = NoisyDense if config.noisy else Dense
         self.advantages = dense("q", features, config.num_actions * atoms, seed=seed + 1)
         self.value = dense("value", features, atoms, seed=seed + 2) if config.dueling else None
@@ -74,15 +76,11 @@ class QNetwork(Module):
 
     def to_values(self, atoms: Any) -> Any:
         """Returns the mean of the distribution that atoms `[..., N]` describe: a value, `[...]`."""
-        if not self._kind:
+        if self.support is not None:
+            return self.support.compute_means(atoms)
+        if not self._is_quantile:
             return atoms[..., 0]
-        in_numpy = isinstance(atoms, np.ndarray)
-        if self._kind == "quantile":
-            return atoms.mean(-1) if in_numpy else tf.reduce_mean(atoms, -1)
-        if not in_numpy:
-            return tf.reduce_sum(tf.nn.softmax(atoms) * self.support, -1)
-        weights = np.exp(atoms - atoms.max(-1, keepdims=True))
-        return (weights * self.support).sum(-1) / weights.sum(-1)
+        return atoms.mean(-1) if isinstance(atoms, np.ndarray) else tf.reduce_mean(atoms, -1)
 
     def _apply(self, layer: Dense | NoisyDense, features: Any, random: Any) -> Any:
         if random is None or isinstance(layer, Dense):

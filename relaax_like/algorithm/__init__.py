@@ -12,6 +12,7 @@ from relaax_like.algorithm.flare import FlareAlgorithm
 from relaax_like.algorithm.linear_values import LinearValues
 from relaax_like.algorithm.model import Model, Specs, get_variables
 from relaax_like.algorithm.phases import Phase
+from relaax_like.algorithm.return_support import ReturnSupport
 from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.config.plan import Episodes, Offline, OnPolicy, Replay
 from relaax_like.config.schedule import Constant, Exponential, Linear, Schedule, Tunable
@@ -48,6 +49,7 @@ __all__ = [
     "OnPolicy",
     "Phase",
     "Replay",
+    "ReturnSupport",
     "Schedule",
     "Specs",
     "Target",

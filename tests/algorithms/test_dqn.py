@@ -266,15 +266,6 @@ def test_a_run_whose_returns_do_not_fit_says_so_in_each_placement(tmp_path, capl
     assert len(lines) == 1
 
 
-def test_mass_is_shared_between_neighbours_and_clipped_at_the_ends():
-    project = load("algorithm", "dqn").project
-    support = np.array([0.0, 1.0, 2.0], np.float32)
-    probabilities = tf.constant([[0.5, 0.25, 0.25]])
-    # 0.75 and beyond 2: 0.25 and 0.75 of the first, all of the others at the end.
-    got = project(probabilities, support, tf.constant([[0.75, 2.5, 9.0]]))
-    np.testing.assert_allclose(got, [[0.125, 0.375, 0.5]], rtol=1e-6)
-
-
 @pytest.mark.parametrize(("double", "dueling"), [(False, False), (True, True)])
 def test_the_quantile_cost_is_that_of_the_paper(double, dueling):
     distribution = {"kind": "quantile", "atoms": 4}
