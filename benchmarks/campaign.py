@@ -56,7 +56,7 @@ class Row(BaseModel):
                 read_rows(path), self.config, self.set, seed, self.steps, self.command, self.version
             )
         key = make_peer_key(self.config, self.set, seed, self.steps, self.version)
-        rows = read_rows(name_peer_results(self.config))
+        rows = read_rows(name_peer_results(self.config, "sb3"))
         return next((row for row in rows if key.items() <= row.items()), None)
 
     def make_command(self, seed: int) -> list[str]:

@@ -31,7 +31,7 @@ from benchmarks.learning import (
     read_rows,
     run_experiment,
 )
-from benchmarks.peers.peer import CHECKOUT, run_sb3
+from benchmarks.peers.peer import CHECKOUT, run_peer
 from benchmarks.peers.translation import make_settings
 from benchmarks.report import report
 from relaax_like.config.loader import load_experiment
@@ -159,7 +159,7 @@ def run_sb3_ppo(run: Run) -> Row:
     """Trains with Stable-Baselines3; returns a row."""
     settings = make_settings(load_experiment(run.config, run.overrides))
     settings["eval_episodes"] = EPISODES
-    result, _ = run_sb3(settings)
+    result, _ = run_peer(settings)
     assert result["evaluation"] is not None
     return {
         "env_steps": result["env_steps"],

@@ -1,4 +1,4 @@
-"""Learning runs of ours beside Stable-Baselines3's with the same settings.
+"""Learning runs of ours beside Stable-Baselines3's, or SBX's, with the same settings.
 
     python -m benchmarks.peers.learning algorithms/sac/sac.yaml --steps 20000 --command train \\
         --seeds 101 102 103 104 105
@@ -7,7 +7,7 @@ Arguments are those of `benchmarks.learning`, whose rows and runs are used for o
 the file's settings (`benchmarks.peers.translation` lists what differs), one torch thread, and the
 same seeds and budget. Of both, the last weights play 100 fresh greedy episodes; with `--version
 best` those of the best of 20 evaluations during the training, of `learner.num_eval_eps` episodes
-each. The peer's rows are appended to benchmarks/results/NAME_sb3.jsonl.
+each. The peer's rows are appended to benchmarks/results/NAME_LIBRARY.jsonl.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ from benchmarks.learning import (
     require_same,
     run_missing,
 )
-from benchmarks.peers.peer import install, run_sb3
+from benchmarks.peers.peer import PEERS, run_peer
 from benchmarks.peers.translation import make_settings
 from benchmarks.report import report
 from relaax_like.config.loader import load_experiment
@@ -33,11 +33,12 @@ _EVALUATIONS = 20
 _COLUMNS = ("training_mean", "greedy_mean", "greedy_half_95", "wall_sec")
 
 
-def run_peer(key: dict[str, Any]) -> dict[str, Any]:
-    """Returns a row of Stable-Baselines3.
+def make_peer_row(key: dict[str, Any], library: str) -> dict[str, Any]:
+    """Returns a row of a peer.
 
     Args:
       key: config, overrides, seed, max_steps and version of the run.
+      library: of `PEERS`.
     """
     sets = [f"seed={key['seed']}", f"algorithm.max_global_step={key['max_steps']}"]
     experiment = load_experiment(Path(key["config"]), [*key["overrides"], *sets])
@@ -46,7 +47,7 @@ def run_peer(key: dict[str, Any]) -> dict[str, Any]:
     if key["version"] == "best":
         settings["evaluations"] = _EVALUATIONS
         settings["evaluation_episodes"] = experiment.learner.num_eval_eps
-    result, wall_sec = run_sb3(settings)
+    result, wall_sec = run_peer(settings, library)
     assert result["evaluation"] is not None
     assert result["training_mean"] is not None
     return {
@@ -61,9 +62,9 @@ def run_peer(key: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def name_peer_results(config: Path) -> Path:
+def name_peer_results(config: Path, library: str) -> Path:
     """Returns the file of the peer's rows."""
-    return RESULTS / f"{config.stem}_sb3.jsonl"
+    return RESULTS / f"{config.stem}_{library}.jsonl"
 
 
 def make_peer_key(
@@ -86,9 +87,10 @@ def run_missing_peers(
     steps: int,
     version: str,
     fresh: bool,
+    library: str,
 ) -> list[dict[str, Any]]:
     """Returns a row per seed of the peer; makes the runs that are missing, or all if `fresh`."""
-    path = name_peer_results(config)
+    path = name_peer_results(config, library)
     kept = [] if fresh else read_rows(path)
     rows = []
     for seed in seeds:
@@ -96,7 +98,7 @@ def run_missing_peers(
         row = next((row for row in kept if key.items() <= row.items()), None)
         if row is None:
             settings = digest(config)
-            row = run_peer(key)
+            row = make_peer_row(key, library)
             require_same(config, settings)
             append_row(path, row)
         rows.append(row)
@@ -107,11 +109,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs what is missing and shows all."""
     parser = make_parser(__doc__)
     parser.add_argument("--only", choices=("peer",), help="leave ours out")
+    parser.add_argument("--library", choices=PEERS, default="sb3", help="the peer")
     args = vars(parser.parse_args(argv))
-    only = args.pop("only")
-    install()
+    only, library = args.pop("only"), args.pop("library")
     same = {name: value for name, value in args.items() if name != "command"}
-    programs: dict[str, Sequence[Mapping[str, Any]]] = {"sb3": run_missing_peers(**same)}
+    peers = run_missing_peers(**same, library=library)
+    programs: dict[str, Sequence[Mapping[str, Any]]] = {library: peers}
     if only is None:
         programs = {"relaax": run_missing(**args), **programs}
     table = [

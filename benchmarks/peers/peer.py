@@ -1,4 +1,4 @@
-"""Stable-Baselines3 in an environment of its own: installed, given settings, run."""
+"""Stable-Baselines3 and SBX, each in an environment of its own: installed, given settings, run."""
 
 import json
 import os
@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any, TypedDict
 
 CHECKOUT = Path(__file__).parents[2]
-REQUIREMENTS = Path(__file__).parent / "requirements.txt"
-VENV = CHECKOUT / ".venv-peers"
+# Library -> what is installed, and where.
+PEERS = {"sb3": ("requirements.txt", ".venv-peers"), "sbx": ("sbx.txt", ".venv-sbx")}
 
 
 class Settings(TypedDict):
-    """What `benchmarks.peers.sb3` is to train.
+    """What `benchmarks.peers.sb3` or `benchmarks.peers.sbx` is to train.
 
     Attributes:
-      algorithm: "a2c", "ppo", "dqn", "sac", "td3" or "ddpg".
+      algorithm: "a2c", "ppo", "dqn", "sac", "td3" or "ddpg"; with SBX, "sac" or "crossq".
       env: Gymnasium's name.
       env_args: of its constructor.
       n_envs: environments side by side; of games, agents of all games together.
@@ -92,33 +92,40 @@ class Result(TypedDict):
     evaluation: Evaluation | None
 
 
-def install() -> Path:
-    """Installs the peers, unless just these are there; returns their Python."""
-    python, installed = VENV / "bin" / "python", VENV / "installed.txt"
-    wanted = REQUIREMENTS.read_text()
+def install(library: str = "sb3") -> Path:
+    """Installs a library, unless just its requirements are there; returns its Python."""
+    name, folder = PEERS[library]
+    requirements, venv = Path(__file__).parent / name, CHECKOUT / folder
+    python, installed = venv / "bin" / "python", venv / "installed.txt"
+    wanted = requirements.read_text()
     if not installed.exists() or installed.read_text() != wanted:
-        subprocess.run([sys.executable, "-m", "venv", "--clear", VENV], check=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--requirement", str(REQUIREMENTS)]
+        subprocess.run([sys.executable, "-m", "venv", "--clear", venv], check=True)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--requirement", str(requirements)]
         subprocess.run(pip, check=True)
         installed.write_text(wanted)
     return python
 
 
-def start_peer(module: str, *arguments: str) -> subprocess.Popen[str]:
-    """Starts one of our modules with the peers' Python, on one thread; its ends are pipes."""
+def start_peer(module: str, *arguments: str, library: str = "sb3") -> subprocess.Popen[str]:
+    """Starts one of our modules with a library's Python, on one thread; its ends are pipes."""
     return subprocess.Popen(
-        [install(), "-m", module, *arguments],
+        [install(library), "-m", module, *arguments],
         cwd=CHECKOUT,
         # pygame would greet on the output.
-        env={**os.environ, "OMP_NUM_THREADS": "1", "PYGAME_HIDE_SUPPORT_PROMPT": "1"},
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "PYGAME_HIDE_SUPPORT_PROMPT": "1",
+            "XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false",
+        },
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-def run_sb3(settings: Settings) -> tuple[Result, float]:
-    """Trains with Stable-Baselines3; `settings["started"]` is set to now.
+def run_peer(settings: Settings, library: str = "sb3") -> tuple[Result, float]:
+    """Trains with a library; `settings["started"]` is set to now.
 
     Returns:
       What came of it, and the seconds of the whole program.
@@ -126,14 +133,16 @@ def run_sb3(settings: Settings) -> tuple[Result, float]:
     Raises:
       RuntimeError: it failed; what it said stands above.
     """
-    return train_with("benchmarks.peers.sb3", settings)
+    return train_with(f"benchmarks.peers.{library}", settings, library=library)
 
 
-def train_with(module: str, settings: Settings, *arguments: str) -> tuple[Any, float]:
-    """Runs one of our modules, as `run_sb3` does; returns its JSON, and the seconds."""
-    install()
+def train_with(
+    module: str, settings: Settings, *arguments: str, library: str = "sb3"
+) -> tuple[Any, float]:
+    """Runs one of our modules, as `run_peer` does; returns its JSON, and the seconds."""
+    install(library)
     started = time.monotonic()
-    with start_peer(module, *arguments) as process:
+    with start_peer(module, *arguments, library=library) as process:
         try:
             output, _ = process.communicate(json.dumps({**settings, "started": started}))
         except BaseException:

@@ -1,6 +1,6 @@
-"""Updates per second of dqn, sac and td3: ours beside Stable-Baselines3's.
+"""Updates per second of dqn, sac and td3: ours beside Stable-Baselines3's and, of sac, SBX's.
 
-    python -m benchmarks.peers.replay_updates [--algorithm dqn|sac|td3] [--at-once 4] [--rounds 50]
+    python -m benchmarks.peers.replay_updates [--algorithm sac] [--at-once 4] [--core 0]
 
 Both draw minibatches from 10,000 steps with 17 numbers in an observation and 6 in an action, and
 learn from them, on one thread, alternately. The networks are two layers of 64 with minibatches of
@@ -11,14 +11,17 @@ is that of the fastest call, because the machine can have other users.
 """
 
 import argparse
+import contextlib
 import json
+import os
+import subprocess
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from benchmarks.peers.peer import install, start_peer
+from benchmarks.peers.peer import start_peer
 from benchmarks.peers.replay_cases import ALGORITHMS, SIZES, STEPS, Steps, draw
 from benchmarks.peers.translation import make_settings
 from benchmarks.peers.update_cases import ACTION, OBSERVATION
@@ -95,37 +98,51 @@ def measure(algorithm: str, units: int, at_once: int, rounds: int) -> dict[str, 
     """Returns the seconds of each call of each program."""
     experiment = load_experiment(algorithm, make_overrides(algorithm, units, SIZES[units], at_once))
     update = make_ours(algorithm, experiment.algorithm, at_once)
-    took: dict[str, list[float]] = {"relaax": [], "sb3": []}
-    with start_peer("benchmarks.peers.sb3_replay_updates") as peer:
-        assert peer.stdin is not None
-        assert peer.stdout is not None
-        peer.stdin.write(json.dumps(make_settings(experiment)) + "\n")
-        peer.stdin.flush()
-        if peer.stdout.readline() != "ready\n":
-            raise RuntimeError("the peer's process has ended; its output is above")
+    settings = json.dumps(make_settings(experiment)) + "\n"
+    libraries = ("sb3", "sbx") if algorithm == "sac" else ("sb3",)
+    took: dict[str, list[float]] = {program: [] for program in ("relaax", *libraries)}
+    with contextlib.ExitStack() as stack:
+        peers = {
+            library: stack.enter_context(
+                start_peer("benchmarks.peers.sb3_replay_updates", library, library=library)
+            )
+            for library in libraries
+        }
+        for peer in peers.values():
+            if _ask(peer, settings) != "ready\n":
+                raise RuntimeError("the peer's process has ended; its output is above")
         for _ in range(_WARM_UP + rounds):
             began = time.perf_counter()
             update()
             took["relaax"].append(time.perf_counter() - began)
-            peer.stdin.write(f"{at_once}\n")
-            peer.stdin.flush()
-            took["sb3"].append(float(peer.stdout.readline()))
-        peer.stdin.close()
+            for library, peer in peers.items():
+                took[library].append(float(_ask(peer, f"{at_once}\n")))
+        for peer in peers.values():
+            assert peer.stdin is not None
+            peer.stdin.close()
     return {program: seconds[_WARM_UP:] for program, seconds in took.items()}
 
 
+def _ask(peer: subprocess.Popen[str], line: str) -> str:
+    """Sends a line; returns the line that answers it."""
+    assert peer.stdin is not None
+    assert peer.stdout is not None
+    peer.stdin.write(line)
+    peer.stdin.flush()
+    return peer.stdout.readline()
+
+
 def summarize(algorithm: str, units: int, at_once: int, rounds: int) -> dict[str, Any]:
-    """Returns a row: updates per second in the fastest call of each program, and their ratio."""
+    """Returns a row: updates per second in the fastest call of each program, and ours by theirs."""
     took = measure(algorithm, units, at_once, rounds)
-    ours, theirs = (at_once / min(seconds) for seconds in took.values())
+    ours, *theirs = (at_once / min(seconds) for seconds in took.values())
     return {
         "algorithm": algorithm,
         "layers": f"{units}, {units}",
         "minibatch": SIZES[units],
         "in one call": at_once,
-        "relaax, updates/s": ours,
-        "sb3, updates/s": theirs,
-        "ours is x": f"{ours / theirs:.2f}",
+        **{f"{name}, updates/s": at_once / min(seconds) for name, seconds in took.items()},
+        "ours is x": ", ".join(f"{ours / their:.2f}" for their in theirs),
     }
 
 
@@ -135,8 +152,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--algorithm", choices=ALGORITHMS, help="default: all")
     parser.add_argument("--at-once", type=int, default=4, help="updates in one call")
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--core", type=int, help="that all programs run on; default: any")
     args = parser.parse_args(argv)
-    install()
+    if args.core is not None:
+        os.sched_setaffinity(0, {args.core})
     rows = [
         summarize(algorithm, units, args.at_once, args.rounds)
         for algorithm in ([args.algorithm] if args.algorithm else ALGORITHMS)

@@ -32,7 +32,7 @@ from typing import Any
 
 from benchmarks.learning import RESULTS, Run, append_row, read_rows, run_experiment
 from benchmarks.peers.moments import make_moments, read_moments
-from benchmarks.peers.peer import CHECKOUT, Result, Settings, install, run_sb3
+from benchmarks.peers.peer import CHECKOUT, Result, Settings, install, run_peer
 from benchmarks.peers.translation import make_settings
 from benchmarks.report import report
 from relaax_like.config.loader import load_experiment
@@ -118,7 +118,7 @@ def make_sb3_settings(algorithm: str, seed: int) -> Settings:
 
 def run_sb3_as_a2c(algorithm: str, seed: int) -> Row:
     """Returns a row of Stable-Baselines3, of the kind of `run_a2c`."""
-    result, wall_sec = run_sb3(make_sb3_settings(algorithm, seed))
+    result, wall_sec = run_peer(make_sb3_settings(algorithm, seed))
     return {
         **_describe_sb3(result),
         "start_up_sec": result["imported_sec"],
@@ -130,7 +130,7 @@ def run_sb3_as_a2c(algorithm: str, seed: int) -> Row:
 
 def run_sb3_ppo(seed: int) -> Row:
     """Returns a row of Stable-Baselines3's PPO, of the kind of `run_ppo`."""
-    result, wall_sec = run_sb3(make_sb3_settings("ppo", seed))
+    result, wall_sec = run_peer(make_sb3_settings("ppo", seed))
     split = make_moments(result["updates"]).split(result["ended_sec"], wall_sec)
     return {**_describe_sb3(result), "wall_sec": wall_sec, **split}
 

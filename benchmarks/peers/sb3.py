@@ -11,6 +11,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -161,13 +162,19 @@ def make_evaluations(settings: Settings, folder: str) -> list[Any]:
     ]
 
 
-def run(settings: Settings) -> Result:
-    """Trains once."""
+def run(settings: Settings, make: Any = make_model, libraries: Sequence[Any] = ()) -> Result:
+    """Trains once.
+
+    Args:
+      settings: all of them.
+      make: makes the algorithm from settings and environments.
+      libraries: further ones whose versions are in the result.
+    """
     imported = time.monotonic()
     torch.set_num_threads(1)
     started = settings["started"]
     env = make_environment(settings, settings["seed"])
-    model = make_model(settings, env)
+    model = make(settings, env)
     moments = record_updates(model)
     watch = Watch(settings["target"], started + settings["limit_sec"])
     with tempfile.TemporaryDirectory() as folder:
@@ -175,7 +182,7 @@ def run(settings: Settings) -> Result:
         ended = time.monotonic()
         if settings["evaluations"]:
             model.set_parameters(str(Path(folder) / "best_model.zip"), device="cpu")
-    modules = (stable_baselines3, torch, gymnasium)
+    modules = (stable_baselines3, torch, gymnasium, *libraries)
     return {
         "reached": watch.reached,
         "env_steps": model.num_timesteps,

@@ -1,11 +1,12 @@
-"""Off-policy updates in Stable-Baselines3; run by `benchmarks.peers.replay_updates`.
+"""Off-policy updates in Stable-Baselines3 or SBX; run by `benchmarks.peers.replay_updates`.
 
-    .venv-peers/bin/python -m benchmarks.peers.sb3_replay_updates
+    .venv-peers/bin/python -m benchmarks.peers.sb3_replay_updates [sbx]
 
 Reads `Settings`, a line of JSON, and prints "ready". For each number that it then reads, a line
 each, it makes so many updates in one call and prints the seconds that they took.
 """
 
+import importlib
 import json
 import sys
 import time
@@ -19,7 +20,6 @@ from stable_baselines3.common.vec_env import DummyVecEnv  # type: ignore[import-
 
 from benchmarks.peers.peer import Settings
 from benchmarks.peers.replay_cases import STEPS, draw
-from benchmarks.peers.sb3 import make_model
 from benchmarks.peers.update_cases import ACTION, OBSERVATION
 
 
@@ -35,9 +35,10 @@ class Spaces(gymnasium.Env[Any, Any]):
         )
 
 
-def make(settings: Settings) -> Any:
-    """Makes the algorithm, with steps in its buffer."""
+def make(settings: Settings, library: str) -> Any:
+    """Makes the algorithm of a library, with steps in its buffer."""
     discrete = settings["algorithm"] == "dqn"
+    make_model = importlib.import_module(f"benchmarks.peers.{library}").make_model
     model = make_model(settings, DummyVecEnv([lambda: Spaces(discrete)]))
     model.set_logger(logger.configure(None, []))
     steps = draw(settings["algorithm"])
@@ -57,7 +58,7 @@ def main() -> None:
     """Makes updates, as it is asked to."""
     torch.set_num_threads(1)
     settings = json.loads(sys.stdin.readline())
-    model = make(settings)
+    model = make(settings, *(sys.argv[1:] or ["sb3"]))
     print("ready", flush=True)
     for line in sys.stdin:
         began = time.perf_counter()

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.learning import run_experiment
 from benchmarks.peers.moments import make_moments, read_moments
-from benchmarks.peers.peer import install, run_sb3
+from benchmarks.peers.peer import install, run_peer
 from benchmarks.peers.run import PPO, ZOO
 from benchmarks.peers.translation import make_settings
 from benchmarks.report import report
@@ -79,7 +79,7 @@ def measure_ours(case: Case, seed: int) -> float:
 def measure_sb3(case: Case, seed: int) -> float:
     """Returns Stable-Baselines3's steps per second."""
     experiment = load_experiment(case.config, [*case.overrides, f"seed={seed}"])
-    result, _ = run_sb3(make_settings(experiment))
+    result, _ = run_peer(make_settings(experiment))
     return make_moments(result["updates"]).compute_rate(_get_env_steps(case), _SKIP)
 
 
