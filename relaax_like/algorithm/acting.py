@@ -389,8 +389,7 @@ class _Subset:
         self._masks: list[np.ndarray | None] = []
         if names is not None:
             self._masks = [
-                None if v.name in names else np.full(v.value.shape, np.nan, v.value.dtype)
-                for v in get_variables(model)
+                None if v.name in names else _make_nan(v.value) for v in get_variables(model)
             ]
         self.is_valid = names is None
 
@@ -449,6 +448,11 @@ def make_actor(model: Model, seed: int, config: Any = None, whole: bool = False)
     if all(isinstance(array, np.ndarray) for array in arrays):
         return actor
     return CompiledActor(model, seed, config, whole)
+
+
+def _make_nan(value: np.ndarray) -> np.ndarray:
+    """Returns NaN in the place of a value; zeros for integers, which can only be constants."""
+    return np.full_like(value, np.nan if value.dtype.kind in "fV" else 0)
 
 
 def _has_nan(prediction: Prediction) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from relaax_like.nn.lazy_tensorflow import tf
+from relaax_like.wire.errors import ConfigError
 
 # By name: a tensor each.
 Tensors = Mapping[str, Any]
@@ -94,6 +95,38 @@ class Batch:
         """
         return self.sum(x) / self._count()
 
+    def moments(self, x: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns mean and variance of each feature, for example to normalise a layer.
+
+            mean = sum(valid * weights * x) / sum(valid * weights)
+
+        The variance is the same mean of (x - mean)^2. Both are 0 if nothing counts.
+
+        Args:
+          x: `[..., *axes, n]`; the sums are over all axes but the last one. Or `[...]`, numbers
+            without features.
+
+        Returns:
+          `[n]` each; `[]` without features.
+
+        Raises:
+          ConfigError: several learners share the batch.
+        """
+        if self.reduction is not None:
+            raise ConfigError(
+                "learn calls batch.moments, which several learners that share a batch "
+                "(relaax-parameter-server.combine.method: sync) do not compute together; use "
+                "batch.sum, or another method, such as fifo"
+            )
+        leading, rank = len(self.valid.shape), len(x.shape)
+        axes = list(range(max(rank - 1, leading) if rank > leading else rank))
+        shape = tf.concat([tf.shape(self.valid), tf.ones([rank - leading], tf.int32)], 0)
+        weights = tf.reshape(self.valid * self.weights, shape) * tf.ones_like(x)
+        total = tf.reduce_sum(weights, axes)
+        mean = tf.math.divide_no_nan(tf.reduce_sum(weights * x, axes), total)
+        square = tf.reduce_sum(weights * (x - mean) ** 2, axes)
+        return mean, tf.math.divide_no_nan(square, total)
+
     def normalize(self, x: tf.Tensor) -> tf.Tensor:
         """Shifts and scales valid rows of `x`, `[...]`, to mean 0 and deviation 1; others are 0."""
         rows = self._count()
@@ -135,8 +168,11 @@ class Losses:
         the data handler. `priority` also becomes the priorities in a replay table.
       metrics: scalars by name; they are recorded and passed to `Algorithm.stop`, and no gradient
         flows from them.
+      updates: buffer -> new value, which it gets with the optimizer step of its variable group.
+        Each buffer of a group that is not frozen needs one.
     """
 
     costs: Mapping[str, tf.Tensor]
     rows: Tensors = field(default_factory=dict)
     metrics: Tensors = field(default_factory=dict)
+    updates: Tensors = field(default_factory=dict)

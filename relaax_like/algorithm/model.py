@@ -12,10 +12,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from relaax_like.config.places import describe_attribute, describe_place
-from relaax_like.core.manifest import DEFAULT_GROUP, STATISTIC, TARGET, Follow, Variable
+from relaax_like.core.manifest import (
+    BUFFER,
+    CONSTANT,
+    DEFAULT_GROUP,
+    PUSHED,
+    TARGET,
+    Follow,
+    Variable,
+)
 from relaax_like.nn.distributions import restrict
 from relaax_like.nn.lazy_tensorflow import tf
-from relaax_like.nn.module import AnyVariable, Module, as_tf_variable, get_name
+from relaax_like.nn.module import AnyVariable, Module, as_tf_variable, get_kind, get_name
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.nn.target import Target
 from relaax_like.wire.errors import ConfigError
@@ -130,7 +138,9 @@ class Model(Module, abc.ABC):
         """
 
     def get_group(self, name: str) -> str:
-        """Returns the variable group, and thereby the optimizer, of a trainable variable.
+        """Returns the variable group, and thereby the optimizer, of a variable.
+
+        Buffers are set at each optimizer step of their group.
 
         By default, `groups` determines it.
 
@@ -196,11 +206,12 @@ def _find_names(part: Any) -> set[str]:
 
 
 def validate_model(model: Model) -> None:
-    """Checks that a model was initialized, and that its specs have the right form.
+    """Checks that a model was initialized, its variables, and that its specs have the right form.
 
     Raises:
-      ConfigError: `__init__` does not call that of `Model`, or a method returns invalid specs; the
-        error names the line.
+      ConfigError: `__init__` does not call that of `Model`; nothing is declared of a variable that
+        is not trainable; a buffer is in a group that is not trained; see `Model.get_group`; or a
+        method returns invalid specs; the error names the line.
     """
     kind = type(model)
     if not hasattr(model, "lock"):
@@ -208,6 +219,7 @@ def validate_model(model: Model) -> None:
             f"{describe_place(kind, '__init__')}: __init__ of class {kind.__name__} does not call "
             "that of Model; begin it with super().__init__()"
         )
+    _order(model)
     for method in (
         "get_input_specs",
         "get_privileged_specs",
@@ -314,6 +326,20 @@ def get_groups(model: Model) -> tuple[str, ...]:
     return tuple(dict.fromkeys(model.get_group(get_name(v)) for v in _order_trainable(model)))
 
 
+def get_buffers(model: Model) -> dict[str, dict[str, tf.Variable]]:
+    """Returns variable group -> name -> buffer, in manifest order.
+
+    Raises:
+      ConfigError: see `Model.get_group`.
+    """
+    buffers: dict[str, dict[str, tf.Variable]] = {}
+    for variable in model.find_variables():
+        if get_kind(variable) == BUFFER:
+            name = get_name(variable)
+            buffers.setdefault(model.get_group(name), {})[name] = as_tf_variable(variable)
+    return buffers
+
+
 def get_targets(model: Model) -> list[Target[Any]]:
     """Returns the model's `Target` modules."""
     return [module for module in model.submodules if isinstance(module, Target)]
@@ -346,10 +372,12 @@ def get_normalizers(model: Model) -> list[Normalizer]:
 
 
 def order_variables(model: Model) -> list[tf.Variable]:
-    """Returns all variables in manifest order: trainable ones, running statistics, targets.
+    """Returns all variables in manifest order.
+
+    These are trainable variables and buffers, running statistics, targets, constants.
 
     Raises:
-      ConfigError: see `Model.get_group`.
+      ConfigError: see `validate_model`.
     """
     return [as_tf_variable(variable) for variable in _order(model)]
 
@@ -360,7 +388,7 @@ def get_variables(model: Model) -> list[Variable]:
     For a model of our own layers, this does not need TensorFlow.
 
     Raises:
-      ConfigError: see `Model.get_group`.
+      ConfigError: see `validate_model`.
     """
     follows = {
         id(variable): Follow(get_name(source), target.every, target.tau)
@@ -374,26 +402,56 @@ def _describe(model: Model, variable: AnyVariable, follow: Follow | None) -> Var
     name, value = get_name(variable), variable.numpy()
     if follow is not None:
         return Variable(name, value, kind=TARGET, follow=follow)
-    if variable.trainable:
-        return Variable(name, value, model.get_group(name))
-    return Variable(name, value, kind=STATISTIC)
+    kind = get_kind(variable)
+    group = model.get_group(name) if kind in PUSHED else DEFAULT_GROUP
+    return Variable(name, value, group, kind)
 
 
 def _order_trainable(model: Model) -> list[AnyVariable]:
+    return [variable for variable in _order_pushed(model) if variable.trainable]
+
+
+def _order_pushed(model: Model) -> list[AnyVariable]:
+    """Returns trainable variables and buffers, group by group; the buffers of each group last."""
     by_group: dict[str, list[AnyVariable]] = {}
-    for variable in model.find_variables():
+    variables = model.find_variables()
+    for variable in variables:
         if variable.trainable:
             by_group.setdefault(model.get_group(get_name(variable)), []).append(variable)
+    for variable in variables:
+        if get_kind(variable) == BUFFER:
+            name = get_name(variable)
+            group = model.get_group(name)
+            if group not in by_group:
+                raise ConfigError(
+                    f"{describe_place(type(model), '__init__')}: the buffer {name!r} is in the "
+                    f"variable group {group!r}, which has no trainable variable, so that no "
+                    "optimizer step would set it; put it into a group that is trained, with "
+                    "`groups`, or declare it constant"
+                )
+            by_group[group].append(variable)
     return [variable for group in by_group.values() for variable in group]
 
 
 def _order(model: Model) -> list[AnyVariable]:
+    variables = model.find_variables()
+    for variable in variables:
+        if not get_kind(variable):
+            name = get_name(variable)
+            raise ConfigError(
+                f"{describe_place(type(model), '__init__')}: the variable {name!r} is not "
+                "trainable, and nothing else is declared of it, so that it would be lost when the "
+                "run is resumed; declare it a buffer, which learn sets with Losses(updates=...), "
+                f"or a constant: Parameter({name!r}, initial, kind='buffer' or 'constant'), or "
+                "relaax_like.nn.declare(variable, kind)"
+            )
+    constants = [variable for variable in variables if get_kind(variable) == CONSTANT]
     statistics = [
         normalizer.get_variables()[part]
         for normalizer in get_normalizers(model)
         for part in ("count", "mean", "m2")
     ]
-    return _order_trainable(model) + statistics + _find_targets(model)
+    return _order_pushed(model) + statistics + _find_targets(model) + constants
 
 
 def _find_targets(model: Model) -> list[AnyVariable]:

@@ -5,7 +5,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from relaax_like.core.manifest import TRAINABLE, Manifest
+from relaax_like.core.manifest import PUSHED, Manifest
 from relaax_like.core.metrics import Metrics, NullMetrics
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import EpisodeReport
@@ -25,7 +25,8 @@ class ClientView(ParameterServerClient):
     Args:
       client: client of the run; used only by this Algorithm, and closed by `close`.
       names: names of the Algorithm's variables in the run's manifest, in the Algorithm's order:
-        trainable variables, then all others. None: all variables, in the manifest's order.
+        trainable variables and buffers, then all others. None: all variables, in the manifest's
+        order.
       statistics: the Algorithm's name of a running statistic -> its name in the run.
       is_read_only: pulls are passed on; pushes, counts and points of curves are dropped. Playing
         continues after the training has ended, so `finished` is "", and no budget is ever used up.
@@ -57,10 +58,10 @@ class ClientView(ParameterServerClient):
                     "same algorithm folder"
                 )
         self._places = [places[name] for name in names]
-        self._own = own = [segments[p] for p in self._places if segments[p].kind == TRAINABLE]
+        self._own = own = [segments[p] for p in self._places if segments[p].kind in PUSHED]
         groups = tuple(dict.fromkeys(segment.group for segment in own))
         own_names = {segment.name for segment in own}
-        for segment in client.manifest.select_groups(groups).trainable if own else ():
+        for segment in client.manifest.select_groups(groups).pushed if own else ():
             if segment.name not in own_names:
                 raise InvalidInputError(
                     f"{segment.name}: in the same variable group as the Algorithm's {own[0].name}, "
@@ -143,7 +144,7 @@ class ClientView(ParameterServerClient):
             where = f" in groups {', '.join(chosen)}" if chosen else ""
             raise InvalidInputError(
                 f"gradients: received {len(gradients)}, expected {len(order)}: one for each "
-                f"trainable variable of the Algorithm{where}"
+                f"trainable variable or buffer of the Algorithm{where}"
             )
         return [gradients[index] for index in order], run_groups
 
@@ -169,7 +170,7 @@ class ClientView(ParameterServerClient):
             if not groups or segment.group.partition("/")[2] in groups
         ]
         run_groups = tuple(dict.fromkeys(segment.group for segment in own))
-        layout = self._client.manifest.select_groups(run_groups).trainable if own else ()
+        layout = self._client.manifest.select_groups(run_groups).pushed if own else ()
         places = {segment.name: index for index, segment in enumerate(own)}
         return run_groups, [places[segment.name] for segment in layout]
 

@@ -166,7 +166,7 @@ def max_message_bytes(manifest: Manifest) -> int:
 
     A client can make a server allocate that much, and more once the message is parsed.
     """
-    array = max((segment.num_bytes for segment in manifest.trainable), default=0)  # the tutorial's
+    array = max((segment.num_bytes for segment in manifest.pushed), default=0)  # the tutorial's
     return max(_max_header_bytes(manifest), array + _NAMES_BYTES)
 
 

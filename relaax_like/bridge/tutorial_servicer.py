@@ -43,7 +43,7 @@ class TutorialServicer:
     def ApplyGradients(
         self, request_iterator: Iterator[bridge_pb2.NdArray], context: grpc.ServicerContext
     ) -> bridge_pb2.NullMessage:
-        """Applies one gradient: an array per trainable variable, in manifest order."""
+        """Applies one gradient: an array per trainable variable or buffer, in manifest order."""
         self._backend.push(
             Push(
                 client_id=_client_id(context),
@@ -58,7 +58,7 @@ class TutorialServicer:
     def GetValues(
         self, request: bridge_pb2.NullMessage, context: grpc.ServicerContext
     ) -> Iterator[bridge_pb2.NdArray]:
-        """Streams the trainable values, one array per variable, in manifest order."""
+        """Streams trainable variables and buffers, one array each, in manifest order."""
         values = self._backend.pull(_client_id(context)).values
         assert values is not None
         manifest = self._backend.manifest
@@ -80,7 +80,7 @@ def _client_id(context: grpc.ServicerContext) -> str:
 
 
 def _read_gradient(messages: Iterator[bridge_pb2.NdArray], manifest: Manifest) -> np.ndarray:
-    segments = manifest.trainable
+    segments = manifest.pushed
     arrays: list[np.ndarray] = []
     for message in itertools.islice(messages, len(segments) + 1):
         if len(arrays) == len(segments):

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from relaax_like.config.algorithm_folder import load_algorithm_module
 from relaax_like.config.loader import load_experiment
-from relaax_like.core.manifest import TRAINABLE
+from relaax_like.core.manifest import PUSHED, TRAINABLE
 from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.launch.algorithm_code import get_make_algorithms, load_model_module, make_model
 from relaax_like.learn.training_error import (
@@ -217,15 +217,16 @@ def compute_gradient_norms(
         compiled.set_values([arrays[f"value/{variable.name}"] for variable in variables])
         # The next update is one in which all phases are due.
         compiled.num_gradients = math.lcm(*(phase.every for phase in algorithm.phases)) - 1
-        trained = [variable for variable in variables if variable.kind == TRAINABLE]
+        pushed = [variable for variable in variables if variable.kind in PUSHED]
         norms: dict[str, float] = {}
         costs: dict[str, float] = {}
         for gradient in compiled.compute_updates(
             **_unpack_batch(arrays), global_t=int(arrays["global_t"])
         ):
-            names = [v.name for v in trained if v.group in (gradient.groups or (v.group,))]
-            for one, array in zip(names, gradient.arrays, strict=True):
-                norms[one] = float(np.linalg.norm(array.astype(np.float64)))
+            own = [v for v in pushed if v.group in (gradient.groups or (v.group,))]
+            for one, array in zip(own, gradient.arrays, strict=True):
+                if one.kind == TRAINABLE:
+                    norms[one.name] = float(np.linalg.norm(array.astype(np.float64)))
             costs.update(gradient.numbers)
     return norms, costs
 

@@ -20,12 +20,18 @@ TRAINABLE = "trainable"
 TARGET = "target"
 STATISTIC = "statistic"
 COUNTER = "counter"
+BUFFER = "buffer"
+CONSTANT = "constant"
 _KINDS = {
     TRAINABLE: pb.TRAINABLE,
     TARGET: pb.TARGET,
     STATISTIC: pb.STATISTIC,
     COUNTER: pb.COUNTER,
+    BUFFER: pb.BUFFER,
+    CONSTANT: pb.CONSTANT,
 }
+# A gradient has an array of each variable of these kinds; of a buffer, the new value.
+PUSHED = (TRAINABLE, BUFFER)
 _KIND_NAMES = {number: name for name, number in _KINDS.items()}
 _NAME = re.compile(r"[A-Za-z0-9_\-./:]{1,200}")
 # Segments after the trainable ones begin at multiples of this, so that any dtype is aligned.
@@ -65,9 +71,11 @@ class Variable:
 
     Attributes:
       name: unique; letters, digits and `_-./:`.
-      value: the initial value. Trainable ones are float32.
-      group: variable group, which selects the optimizer. For trainable variables only.
-      kind: "trainable", "target", "statistic" or "counter". A running statistic NAME of shape [...]
+      value: the initial value. Trainable variables and buffers are float32.
+      group: variable group, which selects the optimizer. For trainable variables, and for buffers,
+        which are set at each optimizer step of their group.
+      kind: "trainable", "target", "statistic", "counter", "buffer" (set to the value that comes
+        with each gradient) or "constant". A running statistic NAME of shape [...]
         is three variables of kind "statistic", all float64, 0 without rows: `NAME.count` [],
         `NAME.mean` [...] and `NAME.m2` [...] (see `Moments`).
       follow: for kind "target": what it follows; None: only a learner changes it.
@@ -89,7 +97,7 @@ class Segment:
       dtype: name of its NumPy dtype.
       shape: its shape.
       offset: position of its first byte.
-      group: its variable group; "" if it is not trainable.
+      group: its variable group; "" if it is neither trainable nor a buffer.
       kind: see `Variable`.
     """
 
@@ -124,13 +132,14 @@ StatisticSegments = tuple[Segment, Segment, Segment]
 class Manifest:
     """The layout of a run's flat vector, which holds the values of all its variables.
 
-    Trainable segments come first, and those of one group are adjacent, so that a gradient is laid
-    out exactly like the first `gradient_bytes` bytes of the values.
+    Trainable segments and buffers come first, and those of one group are adjacent, its buffers
+    last, so that a gradient is laid out exactly like the first `gradient_bytes` bytes of the
+    values. In the place of a buffer's gradient is its new value.
 
     Attributes:
       segments: in order of offset.
       total_bytes: length of the flat vector.
-      gradient_bytes: length of its trainable part.
+      gradient_bytes: length of the part with trainable variables and buffers.
       fingerprint: CRC-32 of the layout.
       statistics: name (without ".count", ".mean", ".m2") -> the three segments of a running
         statistic, in that order.
@@ -147,26 +156,31 @@ class Manifest:
     statistics: Mapping[str, StatisticSegments] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        end = trainable_end = 0
+        end = gradient_end = 0
         for segment in self.segments:
             end = max(end, segment.offset + segment.num_bytes)
-            if segment.kind == TRAINABLE:
-                trainable_end = segment.offset + segment.num_bytes
+            if segment.kind in PUSHED:
+                gradient_end = segment.offset + segment.num_bytes
         layout = repr([tuple(vars(segment).values()) for segment in self.segments])
         object.__setattr__(self, "total_bytes", end)
-        object.__setattr__(self, "gradient_bytes", trainable_end)
+        object.__setattr__(self, "gradient_bytes", gradient_end)
         object.__setattr__(self, "fingerprint", zlib.crc32(layout.encode()))
         object.__setattr__(self, "statistics", _find_statistics(self.segments))
 
     @property
-    def trainable(self) -> tuple[Segment, ...]:
-        """The trainable segments, in order."""
-        return tuple(segment for segment in self.segments if segment.kind == TRAINABLE)
+    def pushed(self) -> tuple[Segment, ...]:
+        """The segments of a gradient, in order: trainable variables and buffers."""
+        return tuple(segment for segment in self.segments if segment.kind in PUSHED)
 
     def groups(self) -> dict[str, slice]:
-        """Returns group -> its range of float32 elements in the gradient."""
+        """Returns group -> range of its trainable float32 elements in the gradient.
+
+        Its buffers follow.
+        """
         ranges: dict[str, slice] = {}
-        for segment in self.trainable:
+        for segment in self.pushed:
+            if segment.kind == BUFFER:
+                continue
             start = segment.offset // 4
             known = ranges.get(segment.group)
             ranges[segment.group] = slice(known.start if known else start, start + segment.size)
@@ -227,8 +241,8 @@ class Manifest:
         """Copies one array per segment into a flat vector of bytes.
 
         Args:
-          arrays: in the order of `segments` (of `trainable`, if `gradient` is set).
-          gradient: pack the trainable part only.
+          arrays: in the order of `segments` (of `pushed`, if `gradient` is set).
+          gradient: pack the part of a gradient only.
           out: the vector to fill, of the length given below; None: a new one.
 
         Returns:
@@ -238,7 +252,7 @@ class Manifest:
           InvalidInputError: wrong number of arrays, and the error names the first segments; or a
             wrong shape or dtype, and the error names the segment.
         """
-        segments = self.trainable if gradient else self.segments
+        segments = self.pushed if gradient else self.segments
         if len(arrays) != len(segments):
             what, each = ("gradients", "trainable variable") if gradient else ("values", "variable")
             names = _join_names([segment.name for segment in segments])
@@ -264,9 +278,9 @@ class Manifest:
 
         Args:
           flat: [total_bytes] uint8; [gradient_bytes] uint8 if `gradient` is set.
-          gradient: whether the vector only has the trainable part.
+          gradient: whether the vector only has the part of a gradient.
         """
-        return [self._view(flat, s) for s in (self.trainable if gradient else self.segments)]
+        return [self._view(flat, s) for s in (self.pushed if gradient else self.segments)]
 
     def view_statistic(
         self, flat: np.ndarray, name: str
@@ -338,7 +352,7 @@ def _select_groups(manifest: Manifest, groups: frozenset[str]) -> Manifest:
             "and server"
         )
     segments, end = [], 0
-    for segment in manifest.trainable:
+    for segment in manifest.pushed:
         if segment.group in groups:
             segments.append(replace(segment, offset=end))
             end += segment.num_bytes
@@ -419,20 +433,23 @@ def _make_statistic(name: str, parts: Mapping[str, Segment]) -> StatisticSegment
 def make_manifest(variables: Iterable[Variable]) -> Manifest:
     """Lays variables out: trainable ones first, group by group, in the order of appearance.
 
+    The buffers of each group follow its trainable variables.
+
     Raises:
       InvalidInputError: there is no variable, a name is not valid or occurs twice, a kind or dtype
-        is unknown, a trainable variable is not float32, or running statistics are not valid (see
-        `Manifest`).
+        is unknown, a trainable variable or buffer is not float32, a buffer is in a group without
+        trainable variables, or running statistics are not valid (see `Manifest`).
     """
     variables = list(variables)
     _validate_variables(variables)
     groups = list(dict.fromkeys(v.group for v in variables if v.kind == TRAINABLE))
-    ordered = [v for group in groups for v in variables if (v.kind, v.group) == (TRAINABLE, group)]
-    ordered += [v for v in variables if v.kind != TRAINABLE]
+    places = [(group, kind) for group in groups for kind in PUSHED]
+    ordered = [v for place in places for v in variables if (v.group, v.kind) == place]
+    ordered += [v for v in variables if v.kind not in PUSHED]
     segments, end = [], 0
     for variable in ordered:
-        trainable = variable.kind == TRAINABLE
-        if not trainable:
+        is_pushed = variable.kind in PUSHED
+        if not is_pushed:
             end = -(-end // _ALIGNMENT) * _ALIGNMENT
         value = np.asarray(variable.value)
         segment = Segment(
@@ -440,7 +457,7 @@ def make_manifest(variables: Iterable[Variable]) -> Manifest:
             dtype=value.dtype.name,
             shape=value.shape,
             offset=end,
-            group=variable.group if trainable else "",
+            group=variable.group if is_pushed else "",
             kind=variable.kind,
         )
         segments.append(segment)
@@ -455,6 +472,7 @@ def _validate_variables(variables: Sequence[Variable]) -> None:
             "file of relaax-parameter-server.initial_values"
         )
     seen = set()
+    trained = {variable.group for variable in variables if variable.kind == TRAINABLE}
     for variable in variables:
         name, value = variable.name, np.asarray(variable.value)
         if not _NAME.fullmatch(name):
@@ -474,8 +492,16 @@ def _validate_variables(variables: Sequence[Variable]) -> None:
             raise InvalidInputError(
                 f"{name}: dtype {value.dtype}, expected one of {', '.join(DTYPES)}"
             )
-        if variable.kind == TRAINABLE and value.dtype != np.float32:
-            raise InvalidInputError(f"{name}: trainable, but of dtype {value.dtype}; use float32")
+        if variable.kind in PUSHED and value.dtype != np.float32:
+            raise InvalidInputError(
+                f"{name}: {variable.kind}, but of dtype {value.dtype}; use float32"
+            )
+        if variable.kind == BUFFER and variable.group not in trained:
+            raise InvalidInputError(
+                f"{name}: a buffer of the variable group {variable.group!r}, which has no "
+                "trainable variable, so that no optimizer step would set it; put it into a group "
+                "that is trained (`groups` of the model)"
+            )
 
 
 def manifest_to_message(manifest: Manifest) -> pb.Manifest:

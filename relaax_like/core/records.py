@@ -127,7 +127,7 @@ class Push:
       incarnation: grows each time that client restarts.
       sequence: 1, 2, 3, ... within one incarnation; a retry repeats it. 0: the push has no number,
         and a retry takes effect again.
-      gradient: the manifest's trainable part (of `groups`), [gradient_bytes] uint8 or
+      gradient: laid out like the manifest's `pushed` (of `groups`), [gradient_bytes] uint8 or
         [gradient_bytes / 4] float32; or None.
       gradient_version: version of the values with which the gradient was computed.
       gradient_epoch: epoch of those values; 0 if unknown.

@@ -322,7 +322,7 @@ class ParameterServerClient(Closing, abc.ABC):
 
     @abc.abstractmethod
     def apply_gradients(self, gradients: Sequence[np.ndarray], groups: Sequence[str] = ()) -> None:
-        """Pushes one gradient (one float32 array per trainable variable, in manifest order).
+        """Pushes one gradient: a float32 array per trainable variable or buffer, in manifest order.
 
         While the server is not available, the push is discarded, with all that was to be sent with
         it.
@@ -330,7 +330,7 @@ class ParameterServerClient(Closing, abc.ABC):
         Args:
           gradients: the arrays.
           groups: variable groups that the gradient is for. Then `gradients` has only the variables
-            of these groups, as `manifest.select_groups(groups).trainable` lists them, and no other
+            of these groups, as `manifest.select_groups(groups).pushed` lists them, and no other
             trainable variable changes. Empty: all groups.
 
         Raises:

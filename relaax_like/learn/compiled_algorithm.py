@@ -21,6 +21,7 @@ from relaax_like.algorithm.exploration import Exploration
 from relaax_like.algorithm.flare import FlareAlgorithm
 from relaax_like.algorithm.model import (
     Tensors,
+    get_buffers,
     get_learning_specs,
     get_normalizers,
     get_reward_columns,
@@ -78,8 +79,9 @@ class Gradient:
 
     Attributes:
       groups: variable groups to which it belongs, as in a push; (): all.
-      flat: `[n] float32`, of the trainable variables of these groups, in manifest order. With
-        several learners, this learner's part of it, before clipping: their sum is the gradient.
+      flat: `[n] float32`, of the trainable variables of these groups, in manifest order; behind
+        those of each group are the new values of its buffers. With several learners, this
+        learner's part of it, before clipping: their sum is the gradient.
       shapes: of these variables.
       numbers: costs and metrics by name; with several learners, of their joint batch.
       rows: results of each row by name, with the leading axes of the batch, NaN for rows of no
@@ -204,6 +206,7 @@ class CompiledAlgorithm:
         self._wants_next_actions = plan is not None and plan.next_actions
         self._trainable = get_trainable_variables(model)
         self._variables = order_variables(model)
+        self._buffers = get_buffers(model)
         self._groups = [model.get_group(get_name(variable)) for variable in self._trainable]
         self._variables_by_dtype: dict[tf.DType, list[tf.Variable]] = {}
         # Where each variable is in the vector of its dtype.
@@ -399,8 +402,8 @@ class CompiledAlgorithm:
           batch: the parts.
 
         Returns:
-          One float32 array per trainable variable, in manifest order (zeros for frozen groups); and
-          costs and metrics by name.
+          One float32 array per trainable variable, in manifest order (zeros for frozen groups), and
+          the new value of each buffer; and costs and metrics by name.
 
         Raises:
           ConfigError: the algorithm has phases, which need several gradients; or its code fails
@@ -690,11 +693,11 @@ class CompiledAlgorithm:
         return call
 
     def _find_shapes(self, groups: Sequence[str] | None) -> list[tuple[int, ...]]:
-        """Returns the shapes of the variables of some groups, in manifest order; None: of all."""
+        """Returns the shapes in a gradient of some groups, in manifest order; None: of all."""
         return [
             tuple(variable.shape)
             for group, variables in self._group_variables().items()
-            for variable in variables
+            for variable in (*variables, *self._get_buffers(group).values())
             if groups is None or group in groups
         ]
 
@@ -771,8 +774,8 @@ class CompiledAlgorithm:
 
         Returns:
           Gradients group by group, in the order of `groups` (None: of the manifest), within a group
-          in manifest order; zeros for frozen groups. And costs and metrics, including the norms
-          before clipping.
+          in manifest order, and then the new values of its buffers; for frozen groups zeros and the
+          old values. And costs and metrics, including the norms before clipping.
         """
         by_group = self._group_variables()
         wanted = list(by_group) if groups is None else list(groups)
@@ -783,7 +786,7 @@ class CompiledAlgorithm:
             for group, tape in tapes.items():
                 stack.enter_context(tape).watch(by_group[group])
             losses = self._algorithm.compute_losses(batch)
-            mistake = _find_mistake(self._algorithm, losses, list(by_group))
+            mistake = _find_mistake(self._algorithm, losses, list(by_group), self._buffers)
             if mistake:
                 place = describe_place(type(self._algorithm), "learn")
                 raise ConfigError(f"{place}: {mistake}")
@@ -793,11 +796,12 @@ class CompiledAlgorithm:
             for group, tape in tapes.items()
         }
         clipped, norms = self._clip(gradients)
-        flat = [
-            gradient
-            for group in wanted
-            for gradient in clipped.get(group, [tf.zeros_like(v) for v in by_group[group]])
-        ]
+        flat: list[tf.Tensor] = []
+        for group in wanted:
+            flat += clipped.get(group, [tf.zeros_like(v) for v in by_group[group]])
+            for name, buffer in self._get_buffers(group).items():
+                is_set = group in trained
+                flat.append(tf.identity(losses.updates[name] if is_set else buffer))
         return flat, Losses(losses.costs, losses.rows, {**metrics, **norms})
 
     def _clip(
@@ -823,6 +827,10 @@ class CompiledAlgorithm:
                 gradients = {**gradients, group: clipped}
         return gradients, norms
 
+    def _get_buffers(self, group: str) -> Mapping[str, tf.Variable]:
+        """Returns the buffers of a variable group by name, in manifest order."""
+        return self._buffers.get(group, {})
+
     def _group_variables(self) -> dict[str, list[tf.Variable]]:
         """Returns the trainable variables of each group, in manifest order."""
         groups: dict[str, list[tf.Variable]] = {}
@@ -832,7 +840,12 @@ class CompiledAlgorithm:
 
 
 @tf.autograph.experimental.do_not_convert  # AutoGraph would warn about code that it cannot convert
-def _find_mistake(algorithm: Algorithm, losses: Any, groups: Sequence[str]) -> str:
+def _find_mistake(
+    algorithm: Algorithm,
+    losses: Any,
+    groups: Sequence[str],
+    buffers: Mapping[str, Mapping[str, tf.Variable]],
+) -> str:
     """Returns what is wrong with the result of `learn`; "" if it is valid."""
     if not isinstance(losses, Losses):
         return f"learn returned {type(losses).__name__}, expected Losses"
@@ -857,6 +870,36 @@ def _find_mistake(algorithm: Algorithm, losses: Any, groups: Sequence[str]) -> s
             return (
                 f"the metric {name!r} has the shape {shape}, expected a number; "
                 "batch.mean returns the mean over the rows of the batch"
+            )
+    trained = {
+        name: buffer
+        for group in algorithm.trained_groups
+        for name, buffer in buffers.get(group, {}).items()
+    }
+    return _find_update_mistake(
+        losses.updates, trained, [n for own in buffers.values() for n in own]
+    )
+
+
+def _find_update_mistake(
+    updates: Tensors, trained: Mapping[str, tf.Variable], known: Sequence[str]
+) -> str:
+    """Returns what is wrong with the new values of buffers; "" if they are valid."""
+    for name in updates:
+        if name not in known:
+            return (
+                f"an update of {name!r}, which is not a buffer{find_nearest(name, known)}; make it "
+                "with Parameter(name, initial, kind='buffer')"
+            )
+    for name, buffer in trained.items():
+        if name not in updates:
+            near = find_nearest(name, updates)
+            return f"no update of the buffer {name!r}{near}; return its new value in updates"
+        new = tf.convert_to_tensor(updates[name])
+        if new.dtype != buffer.dtype or not new.shape.is_compatible_with(buffer.shape):
+            return (
+                f"the update of the buffer {name!r} is {new.dtype.name} of shape {new.shape}, "
+                f"expected {buffer.dtype.name} of shape {buffer.shape}"
             )
     return ""
 

@@ -77,8 +77,8 @@ class CompiledGradients(CompiledAlgorithm):
         clipped, and never compiled in the background.
 
     Raises:
-      ConfigError: the model has no trainable variables, or phases or frozen groups do not fit its
-        groups; see `CompiledAlgorithm` for other causes.
+      ConfigError: the model has no trainable variables, or buffers although `is_joint`, or phases
+        or frozen groups do not fit its groups; see `CompiledAlgorithm` for other causes.
     """
 
     def __init__(
@@ -102,6 +102,14 @@ class CompiledGradients(CompiledAlgorithm):
         self._phases = find_phases(algorithm, list(self._group_variables()))
         self._inputs = [*self._gradient_specs]
         if is_joint:
+            if self._buffers:
+                names = ", ".join(name for own in self._buffers.values() for name in own)
+                raise ConfigError(
+                    f"{describe_place(type(algorithm.model), '__init__')}: the model has buffers "
+                    f"({names}), whose new values several learners cannot compute together "
+                    "(relaax-parameter-server.combine.method: sync); use another method, such as "
+                    "fifo, or learner.placement: server"
+                )
             number = tf.TensorSpec([], tf.float32)
             # The known sums, the number of learners, and the number of rows.
             self._inputs += [tf.TensorSpec([MAX_SUMS], tf.float64), number, number]

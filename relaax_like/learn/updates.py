@@ -16,6 +16,7 @@ from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced, make_concrete
 from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.places import describe_place
+from relaax_like.core.manifest import PUSHED
 from relaax_like.core.moments import Moments
 from relaax_like.core.prediction import ONLY_NAME
 from relaax_like.learn.compiled_algorithm import CompiledAlgorithm, make_reader, to_int64
@@ -29,7 +30,7 @@ from relaax_like.learn.minibatches import (
     shuffle,
 )
 from relaax_like.nn.compiling import get_compile_cache
-from relaax_like.nn.module import as_tf_variable, get_name
+from relaax_like.nn.module import as_tf_variable, get_kind, get_name
 from relaax_like.nn.optimizers import Optimizer
 from relaax_like.nn.runtime import tf
 from relaax_like.nn.target import Target
@@ -170,7 +171,9 @@ class CompiledUpdates(CompiledAlgorithm):
     def _find_group(self, target: Any) -> str:
         """Returns the variable group of a target's source."""
         model = self._algorithm.model
-        groups = sorted({model.get_group(get_name(v)) for v in target.sources if v.trainable})
+        groups = sorted(
+            {model.get_group(get_name(v)) for v in target.sources if get_kind(v) in PUSHED}
+        )
         if len(groups) != 1:
             cure = "make one Target for each group" if groups else "add a layer to the source"
             raise ConfigError(
@@ -400,6 +403,8 @@ class CompiledUpdates(CompiledAlgorithm):
             steps = self._steps[group]
             step = steps.read_value() + 1
             self._optimizers[group].apply(own, step, global_t, finite)
+            for buffer in self._get_buffers(group).values():
+                buffer.assign(tf.where(finite, next(rest), buffer))
             steps.assign(tf.where(finite, step, step - 1))
             for source, target in self._targets:
                 if source == group:

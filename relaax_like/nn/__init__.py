@@ -9,7 +9,7 @@ from relaax_like.nn.action_heads import (
     squash_to_box,
 )
 from relaax_like.nn.layers import Dense, LayerNorm, NoisyDense, Parameter, take
-from relaax_like.nn.module import Module
+from relaax_like.nn.module import Module, declare
 from relaax_like.nn.networks import Network, make_network
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.nn.target import Target
@@ -23,6 +23,7 @@ __all__ = [
     "Normalizer",
     "Parameter",
     "Target",
+    "declare",
     "make_action_spec",
     "make_drawn_epsilon_greedy",
     "make_epsilon_greedy",

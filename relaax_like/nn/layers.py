@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from relaax_like.core.manifest import TRAINABLE
 from relaax_like.nn.arrays import Values, sigmoid, softplus, tanh
 from relaax_like.nn.initializers import INITIALIZERS, InitializerName
 from relaax_like.nn.lazy_tensorflow import tf
@@ -160,10 +161,10 @@ class Layer(Module):
         return attributes
 
     def _declare(
-        self, attribute: str, name: str, initial: np.ndarray, trainable: bool = True
+        self, attribute: str, name: str, initial: np.ndarray, kind: str = TRAINABLE
     ) -> None:
         """Makes the attribute a variable; its tf.Variable is made when it is first read."""
-        self._declared[attribute] = LayerVariable(name, initial, trainable)
+        self._declared[attribute] = LayerVariable(name, initial, kind)
 
     if not TYPE_CHECKING:  # A type checker must find undeclared attributes.
 
@@ -347,13 +348,15 @@ class Parameter(Layer):
     Args:
       name: of the variable.
       initial: the initial value.
+      kind: "trainable"; "buffer": set to what `Losses.updates` has after each optimizer step of its
+        variable group; or "constant": never changed.
     """
 
     variable: tf.Variable
 
-    def __init__(self, name: str, initial: np.ndarray):
+    def __init__(self, name: str, initial: np.ndarray, kind: str = TRAINABLE):
         super().__init__()
-        self._declare("variable", name, initial)
+        self._declare("variable", name, initial, kind)
 
     def __call__(self, like: Values) -> Values:
         """Returns the value: an array if `like` is one, otherwise the variable."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from relaax_like.core.manifest import BUFFER, CONSTANT, TRAINABLE
 from relaax_like.nn.lazy_tensorflow import tf
 
 # A LayerVariable or a tf.Variable: both have `name`, `trainable` and `numpy()`.
@@ -26,17 +27,19 @@ class LayerVariable:
 
     Attributes:
       name: as in the manifest.
-      trainable: False for running statistics.
+      kind: as in the manifest, see `core.manifest.Variable`.
+      trainable: whether the kind is "trainable".
 
     Args:
       name: as the attribute.
       initial: the initial value; copied.
-      trainable: as the attribute.
+      kind: as the attribute.
     """
 
-    def __init__(self, name: str, initial: np.ndarray, trainable: bool = True):
+    def __init__(self, name: str, initial: np.ndarray, kind: str = TRAINABLE):
         self.name = name
-        self.trainable = trainable
+        self.kind = kind
+        self.trainable = kind == TRAINABLE
         self._value: np.ndarray | tf.Variable = np.array(initial)
 
     @property
@@ -53,6 +56,7 @@ class LayerVariable:
                         name=self.name,
                         experimental_enable_variable_lifting=False,
                     )
+                    self._value.kind = self.kind
         return self._value
 
     def numpy(self) -> np.ndarray:
@@ -120,6 +124,33 @@ def as_tf_variable(variable: AnyVariable) -> tf.Variable:
 def get_name(variable: AnyVariable) -> str:
     """Returns a variable's name in the manifest; TensorFlow's own names end with ":0"."""
     return variable.name.split(":")[0]
+
+
+def get_kind(variable: AnyVariable) -> str:
+    """Returns a variable's kind in the manifest; "": it is not trainable, and of no other kind."""
+    return getattr(variable, "kind", TRAINABLE if variable.trainable else "")
+
+
+def declare(variable: tf.Variable, kind: str) -> tf.Variable:
+    """Declares what a tf.Variable with `trainable=False` is, and returns it.
+
+        self.scale = declare(tf.Variable(2.0, trainable=False, name="scale"), "constant")
+
+    Args:
+      variable: of a model; a layer declares its own ones by `Layer._declare`.
+      kind: "buffer": set to what `Losses.updates` has after each optimizer step of its variable
+        group; "constant": never changed.
+
+    Raises:
+      ValueError: the variable is trainable, or there is no such kind.
+    """
+    if kind not in (BUFFER, CONSTANT) or variable.trainable:
+        raise ValueError(
+            f"declare: {get_name(variable)} has trainable={variable.trainable} and kind {kind!r}; "
+            f"expected trainable=False and one of the kinds {BUFFER!r}, {CONSTANT!r}"
+        )
+    variable.kind = kind
+    return variable
 
 
 def _is_module(value: object) -> bool:

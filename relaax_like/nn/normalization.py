@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from relaax_like.core.manifest import STATISTIC
 from relaax_like.nn.arrays import Values
 from relaax_like.nn.layers import Layer
 from relaax_like.nn.lazy_tensorflow import tf
@@ -43,7 +44,7 @@ class Normalizer(Layer):
         super().__init__()
         self.statistic = name
         for part, part_shape in (("count", ()), ("mean", shape), ("m2", shape)):
-            self._declare(part, f"{name}.{part}", np.zeros(part_shape), trainable=False)
+            self._declare(part, f"{name}.{part}", np.zeros(part_shape), STATISTIC)
         self._bound: object = None
         self._shift: Values = None
         self._scale: Values = None

@@ -6,8 +6,9 @@ import copy
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
+from relaax_like.core.manifest import CONSTANT, STATISTIC, TARGET
 from relaax_like.nn.lazy_tensorflow import tf
-from relaax_like.nn.module import LayerVariable, Module, get_name
+from relaax_like.nn.module import LayerVariable, Module, get_kind, get_name
 from relaax_like.nn.normalization import Normalizer
 
 Source = TypeVar("Source", bound=Module)
@@ -29,7 +30,8 @@ class Target(Module, Generic[Source]):
 
     The copy is made immediately, so make the Target when the source is complete. Its variables are
     named `target/NAME`; they are not trained, and they are part of publications, snapshots and
-    resumed runs. Normalizers are not copied: both use the same running statistics.
+    resumed runs. Buffers are copied like weights. Normalizers and constants are not copied: both
+    use the same ones.
 
     Mnih et al. 2015 (https://doi.org/10.1038/nature14236) copy, Lillicrap et al. 2016
     (https://arxiv.org/abs/1509.02971) mix: target <- tau source + (1 - tau) target. Fujimoto et al.
@@ -39,7 +41,7 @@ class Target(Module, Generic[Source]):
       module: the copy, used like the source.
       every: optimizer steps of the source's variable group between two updates; None: 1.
       tau: share of the source in each update; None: 1, the source is copied.
-      copies: variables of the copy, except those of normalizers.
+      copies: variables of the copy, except those of normalizers, and constants.
 
     Args:
       source: the module to copy.
@@ -74,10 +76,11 @@ class Target(Module, Generic[Source]):
         self.every = every
         self.tau = tau
         shared = [m for m in source.submodules if isinstance(m, Normalizer)]
-        normalized = {id(v) for module in shared for v in module.find_variables()}
-        self._sources = [v for v in source.find_variables() if id(v) not in normalized]
+        variables = source.find_variables()
+        kept = [v for v in variables if get_kind(v) in (STATISTIC, CONSTANT)]
+        self._sources = [v for v in variables if get_kind(v) not in (STATISTIC, CONSTANT)]
         self.copies = [_copy(variable, name) for variable in self._sources]
-        memo: dict[int, Any] = {id(module): module for module in shared}
+        memo: dict[int, Any] = {id(one): one for one in (*shared, *kept)}
         memo.update({id(v): c for v, c in zip(self._sources, self.copies, strict=True)})
         self.module = copy.deepcopy(source, memo)
 
@@ -94,5 +97,7 @@ class Target(Module, Generic[Source]):
 def _copy(variable: Any, prefix: str) -> Any:
     name = f"{prefix}/{get_name(variable)}"
     if isinstance(variable, LayerVariable):
-        return LayerVariable(name, variable.numpy(), trainable=False)
-    return tf.Variable(variable.numpy(), trainable=False, name=name)
+        return LayerVariable(name, variable.numpy(), TARGET)
+    copied = tf.Variable(variable.numpy(), trainable=False, name=name)
+    copied.kind = TARGET
+    return copied

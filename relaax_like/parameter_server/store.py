@@ -15,7 +15,7 @@ import numpy as np
 
 from relaax_like.config.optimizer import OptimizerConfig, choose_optimizer
 from relaax_like.core.buffers import BufferPool
-from relaax_like.core.manifest import Follow, Manifest
+from relaax_like.core.manifest import BUFFER, Follow, Manifest
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import Publication, Values
 from relaax_like.parameter_server.kernels import (
@@ -45,7 +45,8 @@ class _Group:
     """The constants of one variable group."""
 
     name: str
-    elements: slice  # of float32, in the gradient
+    elements: slice  # trainable ones, of float32, in the gradient
+    buffers: slice  # elements that a gradient sets, behind them
     config: GroupStep
     step: Step
     slots: tuple[str, ...]
@@ -196,6 +197,8 @@ class Store:
         groups: Sequence[str] = (),
     ) -> int:
         """Takes one optimizer step, merges statistics and counts environment steps, atomically.
+
+        Buffers get the values that the gradient has in their place.
 
         The learning rate is that of `global_t` before `env_steps` are counted. If `groups` are
         named, all others keep exactly their weights, slots and step numbers: with Adam, a zero
@@ -458,7 +461,7 @@ class Store:
         start = 0  # of the group's part in the gradient
         for group in self._groups:
             if groups and group.name not in groups:
-                new[group.elements] = old[group.elements]
+                new[group.elements], new[group.buffers] = old[group.elements], old[group.buffers]
                 group.view_slots(new_slots)[...] = current.slots[group.name]
                 continue
             steps[group.name] += 1
@@ -472,6 +475,8 @@ class Store:
                 compute_coefficients(optimizers[group.name], rate, steps[group.name]),
             )
             start += group.size
+            new[group.buffers] = gradient[start : start + group.buffers.stop - group.buffers.start]
+            start += group.buffers.stop - group.buffers.start
         return {"slots": self._publish_slots(slots), "steps": steps, "optimizers": optimizers}
 
 
@@ -497,16 +502,16 @@ def view_gradient(gradient: np.ndarray | bytes, manifest: Manifest) -> np.ndarra
 
 
 def find_not_finite(flat: np.ndarray, manifest: Manifest) -> str:
-    """Returns the name of the first trainable variable that contains NaN or infinity, or "".
+    """Returns the first trainable variable or buffer that contains NaN or infinity, or "".
 
     Args:
-      flat: the trainable part: [gradient_bytes] uint8, or its float32 view.
+      flat: the part of a gradient: [gradient_bytes] uint8, or its float32 view.
       manifest: its layout.
     """
     if np.isfinite(flat.view(np.float32)).all():
         return ""
     for segment, array in zip(
-        manifest.trainable, manifest.unpack(flat.view(np.uint8), gradient=True), strict=True
+        manifest.pushed, manifest.unpack(flat.view(np.uint8), gradient=True), strict=True
     ):
         if not np.isfinite(array).all():
             return segment.name
@@ -527,7 +532,9 @@ def _make_groups(
         config = optimizers[name]
         slots = config.slot_names
         step = make(config.rule, choose_form(elements.stop - elements.start))
-        groups.append(_Group(name, elements, config, step, slots, first_slot))
+        sizes = [s.size for s in manifest.pushed if (s.group, s.kind) == (name, BUFFER)]
+        buffers = slice(elements.stop, elements.stop + sum(sizes))
+        groups.append(_Group(name, elements, buffers, config, step, slots, first_slot))
         first_slot += len(slots) * groups[-1].size
     return tuple(groups)
 

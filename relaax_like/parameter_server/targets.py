@@ -12,7 +12,7 @@ from pydantic import Field
 
 from relaax_like.config.base import Settings
 from relaax_like.config.optimizer import OptimizerConfig
-from relaax_like.core.manifest import TARGET, TRAINABLE, Follow, Manifest, Segment
+from relaax_like.core.manifest import PUSHED, TARGET, Follow, Manifest, Segment
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.ndarray import DTYPES
 
@@ -57,7 +57,7 @@ def make_group_steps(
     rules: dict[str, list[TargetRule]] = {group: [] for group in optimizers}
     for name, follow in follows.items():
         target, source = segments[name], segments.get(follow.source)
-        if source is None or source.kind != TRAINABLE or source.shape != target.shape:
+        if source is None or source.kind not in PUSHED or source.shape != target.shape:
             found = "is not a variable of the run"
             if source is not None:
                 found = f"is of kind {source.kind} and shape {list(source.shape)}"

@@ -15,6 +15,8 @@ class SegmentKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TARGET: _ClassVar[SegmentKind]
     STATISTIC: _ClassVar[SegmentKind]
     COUNTER: _ClassVar[SegmentKind]
+    BUFFER: _ClassVar[SegmentKind]
+    CONSTANT: _ClassVar[SegmentKind]
 
 class Outcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -35,6 +37,8 @@ TRAINABLE: SegmentKind
 TARGET: SegmentKind
 STATISTIC: SegmentKind
 COUNTER: SegmentKind
+BUFFER: SegmentKind
+CONSTANT: SegmentKind
 OUTCOME_INVALID: Outcome
 NOTHING: Outcome
 APPLIED: Outcome

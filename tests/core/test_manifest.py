@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relaax_like.core.manifest import (
+    BUFFER,
+    CONSTANT,
     COUNTER,
+    PUSHED,
     STATISTIC,
     TARGET,
     TRAINABLE,
@@ -23,7 +26,7 @@ from relaax_like.v1 import parameter_server_pb2 as pb
 from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.ndarray import DTYPES
 
-_KINDS = (TRAINABLE, TARGET, STATISTIC, COUNTER)
+_KINDS = (TRAINABLE, TARGET, STATISTIC, COUNTER, BUFFER, CONSTANT)
 
 
 def _float32(*shape: int) -> np.ndarray:
@@ -52,8 +55,29 @@ def test_groups_lie_side_by_side_before_all_else(mixed: Manifest) -> None:
     assert mixed.gradient_bytes == 44
     assert mixed.total_bytes == 80
     assert mixed.groups() == {"actor": slice(0, 7), "critic": slice(7, 11)}
-    assert [segment.name for segment in mixed.trainable] == names[:3]
+    assert [segment.name for segment in mixed.pushed] == names[:3]
     assert [segment.group for segment in mixed.segments[3:]] == ["", "", ""]
+
+
+def test_buffers_follow_the_trainable_variables_of_their_group() -> None:
+    manifest = make_manifest(
+        [
+            Variable("actor/mean", _float32(2), "actor", BUFFER),
+            Variable("scale", np.array(3, np.int64), kind=CONSTANT),
+            Variable("critic/W", _float32(3), "critic"),
+            Variable("actor/W", _float32(4), "actor"),
+        ]
+    )
+    segments = [(segment.name, segment.offset, segment.group) for segment in manifest.segments]
+    assert segments == [
+        ("critic/W", 0, "critic"),
+        ("actor/W", 12, "actor"),
+        ("actor/mean", 28, "actor"),
+        ("scale", 40, ""),
+    ]
+    assert manifest.groups() == {"critic": slice(0, 3), "actor": slice(3, 7)}
+    assert manifest.gradient_bytes == 36
+    assert manifest.select_groups(["actor"]).gradient_bytes == 24
 
 
 @st.composite
@@ -62,10 +86,11 @@ def variable_lists(draw: st.DrawFn) -> list[Variable]:
     variables = []
     for index in range(draw(st.integers(1, 8))):
         kind = draw(st.sampled_from(_KINDS)) if index else TRAINABLE
-        dtype = "float32" if kind == TRAINABLE else draw(st.sampled_from(sorted(DTYPES)))
+        dtype = "float32" if kind in PUSHED else draw(st.sampled_from(sorted(DTYPES)))
         shape = tuple(draw(st.lists(st.integers(0, 4), max_size=3)))
         value = (np.arange(np.prod(shape)) % 2).reshape(shape).astype(DTYPES[dtype])
         group = draw(st.sampled_from(["actor", "critic", "default"]))
+        group = variables[0].group if kind == BUFFER else group
         variables.append(Variable(f"v{index}", value, group=group, kind=kind))
     return variables
 
@@ -91,8 +116,11 @@ def test_segments_are_aligned_and_do_not_overlap(variables: list[Variable]) -> N
         assert segment.offset >= end
         assert segment.offset % DTYPES[segment.dtype].itemsize == 0
         end = segment.offset + segment.num_bytes
-    assert manifest.gradient_bytes == 4 * sum(segment.size for segment in manifest.trainable)
-    ranges = sorted(manifest.groups().values(), key=lambda part: (part.start, part.stop))
+    assert manifest.gradient_bytes == 4 * sum(segment.size for segment in manifest.pushed)
+    # The buffers of a group, here of one, follow its trainable variables.
+    starts = [(s.offset // 4, s.size) for s in manifest.pushed if s.kind == BUFFER]
+    parts = [*manifest.groups().values(), *(slice(at, at + size) for at, size in starts)]
+    ranges = sorted(parts, key=lambda part: (part.start, part.stop))
     assert ranges[0].start == 0
     assert ranges[-1].stop * 4 == manifest.gradient_bytes
     assert all(a.stop == b.start for a, b in itertools.pairwise(ranges))
@@ -195,7 +223,15 @@ def test_gradient_that_does_not_fit_is_refused(
         ([Variable("", _float32(1))], "variable name ''"),
         ([Variable("a b", _float32(1))], "variable name 'a b'"),
         ([Variable("x" * 201, _float32(1))], "variable name"),
-        ([Variable("a", _float32(1), kind="buffer")], "kind 'buffer', expected one of trainable"),
+        ([Variable("a", _float32(1), kind="other")], "kind 'other', expected one of trainable"),
+        (
+            [Variable("w", _float32(1)), Variable("a", _float32(1), "other", BUFFER)],
+            "a: a buffer of the variable group 'other', which has no trainable variable",
+        ),
+        (
+            [Variable("w", _float32(1)), Variable("a", np.zeros(1), kind=BUFFER)],
+            "a: buffer, but of dtype float64; use float32",
+        ),
         ([Variable("a", np.zeros(1))], "trainable, but of dtype float64; use float32"),
         (
             [Variable("a", np.zeros(1, np.complex64), kind=TARGET)],

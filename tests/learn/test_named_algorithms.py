@@ -203,7 +203,7 @@ def test_the_gradient_that_arrives_is_the_algorithm_s_own_variable_by_variable()
     layout = store.manifest.groups()
     slots = store.export_state().slots
     got = {}
-    for segment in store.manifest.trainable:
+    for segment in store.manifest.pushed:
         start = segment.offset // 4 - layout[segment.group].start
         first_moment = slots[segment.group][0, start : start + segment.size]
         got[segment.name] = first_moment.reshape(segment.shape) / 0.1  # 1 - beta1

@@ -57,7 +57,9 @@ def make_layer(random, known, label):
         count = len(known)
         value = make_value(make_layer, random, known, f"{label}.{name}")
         if isinstance(value, tf.Variable) and len(known) > count:
-            layer._declare(name, get_name(value), value.numpy(), value.trainable)
+            layer._declare(
+                name, get_name(value), value.numpy(), "trainable" if value.trainable else "constant"
+            )
             known[-1] = layer._declared[name].tf_variable
         else:
             setattr(layer, name, value)
@@ -181,7 +183,7 @@ def test_threads_that_ask_at_once_get_one_variable():
 
 def test_dtype_and_whether_it_is_learned_are_the_declared_ones():
     layer = Layer()
-    layer._declare("count", "n.count", np.float64(3), trainable=False)
+    layer._declare("count", "n.count", np.float64(3), "statistic")
     assert (layer.count.dtype, layer.count.trainable) == (tf.float64, False)
     assert layer.trainable_variables == ()
     assert layer.variables == (layer.count,)

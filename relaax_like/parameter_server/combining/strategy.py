@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from relaax_like.config.combine import CombineConfig
-from relaax_like.core.manifest import Manifest
+from relaax_like.core.manifest import BUFFER, Manifest
 from relaax_like.core.records import Outcome, Push, Values
 
 Groups = tuple[str, ...]
@@ -184,17 +184,21 @@ class History:
     def get_weights(self, values: Values, groups: Sequence[str]) -> np.ndarray:
         """Returns the weights of these groups, `[n]` float32, in the order of their gradient.
 
+        In the place of buffers, of which a gradient has the new value, are zeros.
+
         Args:
           values: the values.
           groups: variable groups; empty: all.
         """
         weights = values.flat[: self._manifest.gradient_bytes].view(np.float32)
-        if not groups:
+        pushed = self._manifest.pushed
+        if not groups and all(segment.kind != BUFFER for segment in pushed):
             return weights
         parts = [
             weights[segment.offset // 4 : segment.offset // 4 + segment.size]
-            for segment in self._manifest.trainable
-            if segment.group in groups
+            * np.float32(segment.kind != BUFFER)
+            for segment in pushed
+            if not groups or segment.group in groups
         ]
         return np.concatenate(parts)
 
