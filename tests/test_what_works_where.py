@@ -44,6 +44,7 @@ FEATURES = {
     "phases": ("", ""),
     "frozen": ("", ""),
     "target": ("", ""),
+    "buffers": ("", ""),
     "settings": ("", ""),
     "random": ("", ""),
     "exploration": ("def policy", "policy takes `explore`"),
@@ -239,6 +240,10 @@ def check_target(run: Trained) -> None:
     assert run.values["critic.out.b"] != 0
 
 
+def check_buffers(run: Trained) -> None:
+    assert run.values["counted"] == run.state.steps["critic"] > 0
+
+
 def check_settings(run: Trained) -> None:
     assert run.curves["steps"][0] < run.curves["steps"][-1] <= run.state.global_t
     assert run.curves["epsilon"][0] == 1.0 - run.curves["steps"][0] / 256
@@ -316,6 +321,7 @@ CHECKS: dict[str, Callable[[Trained], None]] = {
     "phases": check_phases,
     "frozen": check_frozen,
     "target": check_target,
+    "buffers": check_buffers,
     "settings": check_settings,
     "random": check_random,
     "exploration": check_exploration,

@@ -1,5 +1,6 @@
 """Buffers of a run in one process: counted, resumed bit for bit, and in what acts afterwards."""
 
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from relaax_like.config.loader import load_experiment
 from relaax_like.core.manifest import BUFFER, CONSTANT
 from relaax_like.launch.export import export_policy
 from relaax_like.parameter_server.snapshots import read_latest
+from relaax_like.wire.errors import ConfigError
 
 FOLDER = ROOT / "tests" / "support" / "buffers"
 BUDGET = "algorithm.max_global_step=384"
@@ -57,6 +59,22 @@ def test_a_stopped_run_resumes_bit_for_bit(straight: Path, tmp_path: Path) -> No
     assert 0 < read_values(tmp_path)["critic.steps"] < 24
     assert train(stopped, BUDGET) == 0
     assert compare(read_run(straight / "run"), read_run(tmp_path / "run"), "run") == ""
+
+
+def test_a_variable_of_which_nothing_is_declared_is_refused_before_the_run_begins(
+    tmp_path: Path,
+) -> None:
+    shutil.copytree(FOLDER, tmp_path / "buffers", ignore=shutil.ignore_patterns("__pycache__"))
+    model = tmp_path / "buffers" / "model.py"
+    line = '        self.extra = tf.Variable(1.0, trainable=False, name="extra")\n'
+    text = model.read_text().replace(
+        "import numpy as np\n", "import numpy as np\nimport tensorflow as tf\n"
+    )
+    model.write_text(text.replace("        self.slow =", f"{line}        self.slow ="))
+    file = write_experiment(tmp_path / "a", "server", f"{{path: '{tmp_path / 'buffers'}'}}")
+    with pytest.raises(ConfigError, match=r"model.py:\d+: the variable 'extra' is not trainable"):
+        train(file, BUDGET)
+    assert not (tmp_path / "a" / "run" / "checkpoints" / "journal").exists()
 
 
 def test_what_acts_afterwards_has_the_newest_buffers(straight: Path, tmp_path: Path) -> None:

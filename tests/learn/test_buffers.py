@@ -21,6 +21,7 @@ from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.draw import Draw
 from relaax_like.learn.gradients import CompiledGradients, draw_minibatches
 from relaax_like.learn.learning_policy import LearningPolicy
+from relaax_like.learn.named_algorithms import NamedAlgorithms
 from relaax_like.learn.pushing import Pushing
 from relaax_like.learn.tally import Tally
 from relaax_like.learn.updates import CompiledUpdates, NotFiniteError
@@ -167,6 +168,39 @@ def test_buffers_are_set_with_the_steps_of_their_group_and_kept_where_it_is_froz
     gradients, _ = compiled.compute_gradients(**make_batch())
     assert [float(array.mean()) for array in gradients[:4]] == [0, 0, 3, 3]  # actor, and buffers
     assert gradients[6] == 4.0
+
+
+def test_a_constant_is_taken_over_with_the_values() -> None:
+    """So a resumed run, and every agent, has that of the run, whatever its own model began with."""
+    other = make_algorithm()
+    other.model.critic.scale.variable.assign(8.0)
+    with make_server(other) as server, InProcessClient(server) as client:
+        compiled = CompiledUpdates(make_algorithm(), Config().optimizers)
+        compiled.set_values(client.get_values())
+        compiled.update(**make_batch())
+        assert name(compiled.get_values())["critic.scale"] == 8.0
+        assert name(server.manifest.unpack(server.pull().values.flat))["critic.scale"] == 8.0
+
+
+def test_an_algorithm_beside_another_sets_its_own_alone() -> None:
+    named = NamedAlgorithms({"one": make_algorithm(), "two": make_algorithm()})
+    variables = named.get_variables()
+    manifest, optimizer = make_manifest(variables), Config().optimizers["actor"]
+    flat = manifest.pack([{v.name: v.value for v in variables}[s.name] for s in manifest.segments])
+    groups = dict.fromkeys(manifest.groups(), optimizer)
+    store = Store(manifest, flat, groups, find_follows(variables))
+    with (
+        ParameterServer(store, metrics=NullMetrics()) as server,
+        InProcessClient(server) as client,
+    ):
+        view = named.make_client("two", client)
+        compiled = CompiledGradients(named.algorithms["two"])
+        for gradient in compiled.compute_updates(**make_batch()):
+            values = view.push_pull(gradient.arrays, gradient.groups)
+        want = follow_slowly(iter([make_batch()["inputs"]["observation"]]))
+        assert_buffers(values, want)
+        one = named.make_client("one", client).get_values()
+        assert_buffers(one, follow_slowly(iter([])))
 
 
 def test_a_buffer_that_is_not_finite_is_not_set() -> None:

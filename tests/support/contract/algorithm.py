@@ -52,7 +52,9 @@ class Contract(Algorithm):
         metrics["ahead"] = batch.mean(ahead)  # if replay
         rows = {}
         rows["td_error"] = 3.0 * batch.inputs["observation"][..., 0]  # if rows
-        return Losses(costs, rows, metrics)
+        updates = {}
+        updates["counted"] = model.critic.counted.variable + 1.0  # if buffers
+        return Losses(costs, rows, metrics, updates)
 
     def stop(self, metrics):  # if stop
         return True  # if stop

@@ -7,6 +7,7 @@ import numpy as np
 
 from relaax_like.algorithm import Model, Target, make_network, make_policy
 from relaax_like.config import NetworkConfig
+from relaax_like.nn import Parameter
 from relaax_like.wire import Discrete
 
 from .config import Config
@@ -29,6 +30,7 @@ class ContractModel(Model):
         self.actor = make_network("actor", layers, (1,), 8, seed=seed)
         self.critic = make_network("critic", layers, (1,), 1, seed=seed)
         self.fixed = make_network("fixed", layers, (1,), 1, seed=seed)
+        self.critic.counted = Parameter("counted", np.float32(0), "buffer")  # if buffers
         self.target = Target(self.critic, every=1)  # if target
 
     def get_input_specs(self):
