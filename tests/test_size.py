@@ -59,6 +59,7 @@ ROWS = (
     Row("the five documents", Size(54_409, 639, 8, 7), lines=1_500, classes=17),
     Row("several agents and masks", Size(55_733, 649, 8, 7), lines=1_600, classes=18),
     Row("speed", Size(57_333, 667, 8, 7), lines=300, classes=4),
+    Row("slow simulators", Size(57_416, 669, 8, 7), lines=1_200, classes=14),
 )
 
 

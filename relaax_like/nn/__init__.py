@@ -8,6 +8,7 @@ from relaax_like.nn.action_heads import (
     make_policy,
     squash_to_box,
 )
+from relaax_like.nn.batch_norm import BatchNorm, Norming
 from relaax_like.nn.layers import Dense, LayerNorm, NoisyDense, Parameter, take
 from relaax_like.nn.module import Module, declare
 from relaax_like.nn.networks import Network, make_network
@@ -15,12 +16,14 @@ from relaax_like.nn.normalization import Normalizer
 from relaax_like.nn.target import Target
 
 __all__ = [
+    "BatchNorm",
     "Dense",
     "LayerNorm",
     "Module",
     "Network",
     "NoisyDense",
     "Normalizer",
+    "Norming",
     "Parameter",
     "Target",
     "declare",
