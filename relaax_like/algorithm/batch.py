@@ -119,7 +119,7 @@ class Batch:
                 "batch.sum, or another method, such as fifo"
             )
         leading, rank = len(self.valid.shape), len(x.shape)
-        axes = list(range(max(rank - 1, leading) if rank > leading else rank))
+        axes = list(range(max(rank - 1, leading)))
         shape = tf.concat([tf.shape(self.valid), tf.ones([rank - leading], tf.int32)], 0)
         weights = tf.reshape(self.valid * self.weights, shape) * tf.ones_like(x)
         total = tf.reduce_sum(weights, axes)
