@@ -23,6 +23,8 @@ _EAGER = "__operators__"
 _CELL_WRAPPERS = "tensorflow.python.keras.layers.rnn_cell_wrapper_v2"
 # One for all: the code of one part can use another one.
 _lock = threading.RLock()
+# The thread that runs the code of parts, once for each of them.
+_loading: list[int] = []
 
 
 class _LateLoader(Loader):
@@ -63,14 +65,23 @@ def _set_packages(importing: bool) -> None:
     """Chooses what `tf.lite` is: the part or, while parts are imported, the package of that name.
 
     TensorFlow's own order of imports has the same effect. Python puts a package there, too, when
-    it is first imported; that has happened afterwards.
+    it is first imported; that has happened afterwards. To other threads, the package has the names
+    of the part.
     """
     tensorflow = sys.modules["tensorflow"]
     for folder in Path(tensorflow.__file__ or "").parent.iterdir():
         part = sys.modules.get(f"{_PARTS}.{folder.name}")
         if part is not None:
             package = importlib.import_module(f"tensorflow.{folder.name}")
+            vars(package).setdefault("__getattr__", functools.partial(_find_in_part, part))
             setattr(tensorflow, folder.name, package if importing else part)
+
+
+def _find_in_part(part: types.ModuleType, name: str) -> Any:
+    """Python calls it for a name that the package beside a part does not have."""
+    if name.startswith("__") or threading.get_ident() in _loading:
+        raise AttributeError(f"module {part.__name__!r} has no attribute {name!r}")
+    return getattr(part, name)
 
 
 def _find(module: types.ModuleType, late: _LateLoader, name: str) -> Any:
@@ -95,11 +106,13 @@ def _load(module: types.ModuleType, late: _LateLoader) -> None:
         if loader is None:
             return
         _set_packages(importing=True)
+        _loading.append(threading.get_ident())
         try:
             with _late_cell_wrappers():
                 loader.exec_module(module)
         finally:
-            _set_packages(importing=False)
+            _loading.pop()
+            _set_packages(importing=bool(_loading))
 
 
 @contextlib.contextmanager

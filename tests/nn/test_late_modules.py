@@ -33,6 +33,7 @@ OURS = """
 import sys
 import threading
 
+from relaax_like.nn import late_modules
 from relaax_like.nn.runtime import tf
 
 assert float(tf.reduce_sum(tf.nn.relu(tf.constant([-1.0, 2.0]))[1:] + tf.math.erf(0.0))) == 2
@@ -55,6 +56,9 @@ for thread in threads:
 for thread in threads:
     thread.join()
 assert len(lists) == 4 and all(one == lists[0] for one in lists)
+late_modules._set_packages(importing=True)  # as while another thread loads a part
+assert tf.lite.Interpreter is lists[0][1]
+late_modules._set_packages(importing=False)
 try:
     tf.nn.no_such_name
 except AttributeError as error:
