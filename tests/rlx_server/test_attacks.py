@@ -25,7 +25,9 @@ from relaax_like.config.algorithm import AlgorithmConfig
 from relaax_like.rlx_server.admission import Admission
 from relaax_like.rlx_server.client_log import LogBudget
 from relaax_like.rlx_server.connection import ServerConnection
+from relaax_like.rlx_server.protobuf_codec import ProtobufCodec
 from relaax_like.v1 import rlx_pb2
+from relaax_like.wire.errors import InvalidInputError
 from relaax_like.wire.framing import HEADER, pack_frame
 
 
@@ -119,6 +121,19 @@ def test_a_message_that_is_dear_to_parse_is_refused_before_that(backend, monkeyp
         answer = client.receive()
     assert answer.error.code in (rlx_pb2.INVALID_FIELD, rlx_pb2.MALFORMED)
     assert words in answer.error.message
+
+
+def test_names_of_agents_and_kinds_of_as_many_slots_as_a_client_can_have_are_read():
+    message = rlx_pb2.ClientMessage()
+    for number in range(4096):
+        message.hello.agents.append(f"agent_{number}")
+        message.hello.kinds.append("k" * 100)
+    read = ProtobufCodec().read(message.SerializeToString(), False, lambda token: None)
+    assert read.content == message.hello
+    message.hello.agents.append("one_more")
+    with pytest.raises(InvalidInputError) as refused:
+        ProtobufCodec().read(message.SerializeToString(), False, lambda token: None)
+    assert refused.value.field == "agents"
 
 
 @pytest.mark.parametrize("leaves", [1, 2])
