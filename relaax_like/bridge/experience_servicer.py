@@ -98,7 +98,7 @@ class ExperienceServicer:
                 reply = _replace_version(reply, version, have)
             yield from progress_to_messages(progress, reply, ranges)
             # The first reply must not include what the client sends again: it shows the client
-            # what the previous server had received and lost.
+            # what that is.
             stream.start()
             have, seen = reply.version, progress
             if ended:

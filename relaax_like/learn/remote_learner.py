@@ -50,13 +50,18 @@ class _UnderWay:
 
     Attributes:
       number: of the request; None: no agent waits for its answer.
-      experience: to send again; None: it was received.
-      rollouts: 1, or 0 for a request with counts only.
+      experience: to send again to a restarted server.
+      received: whether the learner has received it.
     """
 
     number: int | None
-    experience: Experience | None
-    rollouts: int
+    experience: Experience
+    received: bool = False
+
+    @property
+    def rollouts(self) -> int:
+        """1, or 0 for a request with counts only."""
+        return int(self.experience.rollout is not None)
 
 
 class RemoteLearner(Learner):
@@ -67,10 +72,9 @@ class RemoteLearner(Learner):
         processor = ComputationDataProcessor(actor, learner, metrics)
         learner.close()
 
-    If the stream breaks, it is reopened, and experience that was not received is sent again; agents
-    wait for that with at most a rollout or two each. Those that the learner had received but not
-    learned from before it was restarted are lost, and counted. The steps of rollouts that are
-    refused are reported as not learned from.
+    If the stream breaks, it is reopened, and what the learner has not received, or has lost in a
+    restart, is sent again; agents wait for that with at most a rollout or two each. The steps of
+    rollouts that are refused are reported as not learned from.
 
     A learner that is a child of this process can have pushed the gradient of what it was sent, so
     nothing is sent to it again. While it is not available, rollouts are discarded and counted, and
@@ -119,6 +123,7 @@ class RemoteLearner(Learner):
         self._variables: Sequence[str] | None = None
         self._lock = threading.Lock()  # guards the following attributes
         self._stream: CollectStream | None = None
+        self._is_ready = False  # whether that stream takes experience
         self._under_way: dict[int, _UnderWay] = {}  # sequence -> work
         self._uncounted = 0  # environment steps of requests that the learner does not have
         self._heard = 0.0  # monotonic time of the newest answer, or of work for an idle learner
@@ -248,20 +253,20 @@ class RemoteLearner(Learner):
         version = 0 if self._newest is None else self._newest.version
         with self._lock:
             self._stream = stream  # `_run` closes it even if an error is raised
+            # Otherwise its first notice shows what to send again, before anything newer.
+            self._is_ready = self._is_child
             if self._stopping.is_set():
                 raise ServerUnavailableError("this process is shutting down; reconnect later")
             try:
                 stream.open(self._incarnation, version, self._epoch, self._names)
             except InvalidInputError as error:
                 raise ConfigError(str(error)) from error
-            for work in self._under_way.values():
-                if work.experience is not None:
-                    stream.send(work.experience)
         return stream
 
     def _close_stream(self) -> None:
         with self._lock:
             stream, self._stream = self._stream, None
+            self._is_ready = False
         if stream is not None:
             stream.close()
 
@@ -278,21 +283,20 @@ class RemoteLearner(Learner):
         """Processes a notice, in the receiving thread; returns whether a request is done."""
         mark = tracing.begin()
         reply, progress = advance.reply, advance.progress
-        restarted = self._epoch not in (0, reply.epoch)
         self._epoch = reply.epoch
         with self._lock:
-            done: dict[int, _UnderWay] = {}
-            for sequence, work in self._under_way.items():
-                # What the previous server had received but not learned from is lost.
-                if sequence <= progress.released or (restarted and work.experience is None):
-                    done[sequence] = work
-                if sequence <= progress.received:
-                    work.experience = None
-            self._heard = time.monotonic()
-            for sequence, work in done.items():
+            done = {n: work for n, work in self._under_way.items() if n <= progress.released}
+            for sequence in done:
                 del self._under_way[sequence]
-                self.lost_rollouts += work.rollouts if sequence > progress.released else 0
+            for sequence, work in self._under_way.items():
+                work.received = sequence <= progress.received
+            self._heard = time.monotonic()
             stream = self._stream
+            if stream is not None and not self._is_ready:
+                for work in self._under_way.values():
+                    if not work.received:
+                        stream.send(work.experience)
+                self._is_ready = True
         if done:
             self._released_at = self._heard
         else:
@@ -366,12 +370,11 @@ class RemoteLearner(Learner):
     def _give_up_unreceived(self) -> None:
         """Discards what was not received, since the server refuses it; its agents keep acting."""
         with self._lock:
-            refused = [s for s, work in self._under_way.items() if work.experience is not None]
+            refused = [n for n, work in self._under_way.items() if not work.received]
             works = [self._under_way.pop(sequence) for sequence in refused]
             self.lost_rollouts += sum(work.rollouts for work in works)
         for work in works:
-            if work.experience is not None:
-                self._queue.put(LearnRequest(0, None, to_unlearned(work.experience.episodes)))
+            self._queue.put(LearnRequest(0, None, to_unlearned(work.experience.episodes)))
         self._tell(_find_numbers(works))
 
     # In the sending thread.
@@ -429,14 +432,13 @@ class RemoteLearner(Learner):
             sequence=next(self._numbers),
             **fields,
         )
-        rollouts = int(experience.rollout is not None)
         with self._lock:
-            stream = self._stream
+            stream = self._stream if self._is_ready else None
             if stream is None and not self._keeps(experience):
                 return False
             if not self._under_way:
                 self._heard = time.monotonic()
-            self._under_way[experience.sequence] = _UnderWay(number, experience, rollouts)
+            self._under_way[experience.sequence] = _UnderWay(number, experience)
         # Without the lock, because it can wait. If the stream breaks, the next one sends it.
         if stream is not None:
             stream.send(experience)

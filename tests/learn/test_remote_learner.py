@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -29,11 +29,12 @@ from support.learning import (
 from support.rollouts import make_rollout
 from support.threads import wait_until
 
-from relaax_like.bridge.collecting import ReleaseNotice
+from relaax_like.bridge.collecting import CollectStream, ReleaseNotice
 from relaax_like.bridge.control import BridgeControl
 from relaax_like.core.records import (
     MAX_EPISODES,
     Episode,
+    Experience,
     LearnerUpdate,
     LearnRequest,
     Playing,
@@ -391,11 +392,11 @@ def test_what_a_server_had_not_received_is_sent_again_once(far: Far, agents: Age
     wait_until(lambda: not agents.learner._under_way, "the end of all that was under way")
 
 
-def test_a_restarted_server_has_lost_what_it_had_not_learned_from(
+def test_what_a_restarted_server_had_not_learned_from_is_sent_again(
     far: Far, agents: Agents, caplog: pytest.LogCaptureFixture
 ) -> None:
     far.policy.gate.clear()
-    numbers = [agents.submit(make_rewarded(k, 1.0)) for k in (COLUMNS, 2)]
+    numbers = [agents.submit(make_rewarded(COLUMNS, float(n))) for n in (1, 2)]
     wait_until(lambda: _count_received(agents) == 2, "the server to have both")
     caplog.set_level(logging.INFO)
     far.policy.error = ServerUnavailableError("killed")  # the iteration leads to nothing
@@ -404,33 +405,41 @@ def test_a_restarted_server_has_lost_what_it_had_not_learned_from(
     far.start()
     for number in numbers:
         agents.wait(number)
-    wait_until(lambda: agents.learner.lost_rollouts == 2, "two lost rollouts")
-    assert not agents.learner._under_way
-    wait_until(
-        lambda: "the parameter server is back; 2 rollout(s) were lost" in caplog.text, "the line"
-    )
-    agents.wait(agents.submit(make_rewarded(COLUMNS, 4.0)))
-    agents.wait_version(1)
-    assert far.learned() == [[4.0] * COLUMNS]
+    agents.wait_version(2)
+    assert far.learned() == [[1.0] * COLUMNS, [2.0] * COLUMNS]
+    assert far.server is not None
+    assert far.server.global_t == 2 * ENV_STEPS
+    wait_until(lambda: not agents.learner._under_way, "the end of all that was under way")
+    assert "the parameter server is back; 0 rollout(s) were lost" in caplog.text
 
 
-def test_what_a_restarted_server_has_received_already_is_not_lost(
-    agents: Agents,
-) -> None:
-    learner = agents.learner
-    learner._epoch = 1
-    for sequence, experience in ((5, None), (6, make_experience(6))):  # 5 was received
-        learner._under_way[sequence] = _UnderWay(sequence, experience, 1)
-    reply = Reply(version=7, epoch=2)
-    learner._take(ReleaseNotice(StreamProgress(received=6, released=0), reply))
-    assert learner.lost_rollouts == 1
-    assert list(learner._under_way) == [6]
-    assert _count_received(agents) == 1
+def test_only_what_a_server_has_not_received_is_sent_again() -> None:
+    stream = RecordingStream()
+    learner = RemoteLearner(lambda: cast(CollectStream, stream), "rlx-1")
+    learner._open()
+    for sequence in (5, 6, 7):
+        learner._under_way[sequence] = _UnderWay(sequence, make_experience(sequence))
+    learner._take(ReleaseNotice(StreamProgress(received=6, released=5), Reply(version=7, epoch=2)))
+    assert stream.sent == [7]
+    assert list(learner._under_way) == [6, 7]
+
+
+class RecordingStream:
+    """A stream that notes the sequence numbers of what it is given."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+
+    def open(self, *header: object) -> None:
+        pass
+
+    def send(self, experience: Experience) -> None:
+        self.sent.append(experience.sequence)
 
 
 def _count_received(agents: Agents) -> int:
     """Counts works that the server has and has not answered."""
-    return sum(work.experience is None for work in list(agents.learner._under_way.values()))
+    return sum(work.received for work in list(agents.learner._under_way.values()))
 
 
 def test_values_of_the_same_number_after_a_restart_are_taken_anew(far: Far, agents: Agents) -> None:
