@@ -340,6 +340,19 @@ def get_buffers(model: Model) -> dict[str, dict[str, tf.Variable]]:
     return buffers
 
 
+def get_unit_norms(model: Model) -> dict[str, list[tf.Variable]]:
+    """Returns variable group -> the variables that are scaled to unit norm after its steps.
+
+    Raises:
+      ConfigError: see `Model.get_group`.
+    """
+    found: dict[str, list[tf.Variable]] = {group: [] for group in get_groups(model)}
+    for variable in model.find_variables():
+        if getattr(variable, "unit_norm", False):
+            found[model.get_group(get_name(variable))].append(as_tf_variable(variable))
+    return found
+
+
 def get_targets(model: Model) -> list[Target[Any]]:
     """Returns the model's `Target` modules."""
     return [module for module in model.submodules if isinstance(module, Target)]
@@ -404,7 +417,8 @@ def _describe(model: Model, variable: AnyVariable, follow: Follow | None) -> Var
         return Variable(name, value, kind=TARGET, follow=follow)
     kind = get_kind(variable)
     group = model.get_group(name) if kind in PUSHED else DEFAULT_GROUP
-    return Variable(name, value, group, kind)
+    own = Follow(name) if getattr(variable, "unit_norm", False) else None
+    return Variable(name, value, group, kind, own)
 
 
 def _order_trainable(model: Model) -> list[AnyVariable]:

@@ -54,6 +54,10 @@ _MAX_START = (1e30, 1e101, 1e290)
 class Follow:
     """How a target variable follows a trainable one; `every`, `tau` or both are set.
 
+    A trainable variable that follows itself is scaled to unit norm after each step of its group:
+    the numbers with the same index of the last axis, which are the weights of one unit, then have
+    the norm 1.
+
     Attributes:
       source: name of the trainable variable.
       every: number of optimizer steps between two updates; None: 1.
@@ -78,7 +82,8 @@ class Variable:
         with each gradient) or "constant". A running statistic NAME of shape [...]
         is three variables of kind "statistic", all float64, 0 without rows: `NAME.count` [],
         `NAME.mean` [...] and `NAME.m2` [...] (see `Moments`).
-      follow: for kind "target": what it follows; None: only a learner changes it.
+      follow: for kind "target": what it follows; None: only a learner changes it. For kind
+        "trainable": None, or itself (see `Follow`).
     """
 
     name: str
@@ -551,5 +556,5 @@ def message_to_manifest(message: pb.Manifest) -> Manifest:
 
 
 def find_follows(variables: Iterable[Variable]) -> dict[str, Follow]:
-    """Returns target variable -> what it follows, for the targets that follow a variable."""
-    return {v.name: v.follow for v in variables if v.kind == TARGET and v.follow is not None}
+    """Returns variable -> what it follows, for those that follow a variable."""
+    return {v.name: v.follow for v in variables if v.follow is not None}

@@ -10,7 +10,7 @@ import numpy as np
 
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.batch import Tensors
-from relaax_like.algorithm.model import get_targets
+from relaax_like.algorithm.model import get_targets, get_unit_norms
 from relaax_like.algorithm.parts import Parts, flatten, make_batch, unflatten
 from relaax_like.algorithm.phases import Phase
 from relaax_like.algorithm.tracing import Traced, make_concrete
@@ -145,6 +145,7 @@ class CompiledUpdates(CompiledAlgorithm):
             self.updating = other.updating
         self._read_state = make_reader(self._read_optimizers)
         self._counted = self._find_counted(groups, others_train)
+        self._unit_norms = get_unit_norms(algorithm.model)
         targets = get_targets(algorithm.model)
         self._targets = [(self._find_group(target), target) for target in targets]
         self._has_compiled = False
@@ -406,6 +407,9 @@ class CompiledUpdates(CompiledAlgorithm):
             for buffer in self._get_buffers(group).values():
                 buffer.assign(tf.where(finite, next(rest), buffer))
             steps.assign(tf.where(finite, step, step - 1))
+            for variable in self._unit_norms[group]:
+                weights = variable.read_value()
+                variable.assign(tf.where(finite, _scale_to_unit_norm(weights), weights))
             for source, target in self._targets:
                 if source == group:
                     _mix(target, step, finite)
@@ -478,6 +482,13 @@ def _mix(target: Target[Any], step: tf.Tensor, wanted: tf.Tensor) -> None:
         if target.tau is not None:
             new = target.tau * new + (1.0 - target.tau) * own
         own.assign(tf.where(wanted, new, own))
+
+
+def _scale_to_unit_norm(weights: tf.Tensor) -> tf.Tensor:
+    """Divides `[..., n]` by the norms of the n units' weights; units of zeros stay as they are."""
+    axes = list(range(len(weights.shape) - 1))
+    norms = tf.sqrt(tf.reduce_sum(weights * weights, axes, keepdims=True))
+    return weights / tf.where(norms > 0, norms, 1.0)
 
 
 def _trace_epochs(

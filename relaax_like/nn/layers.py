@@ -161,10 +161,15 @@ class Layer(Module):
         return attributes
 
     def _declare(
-        self, attribute: str, name: str, initial: np.ndarray, kind: str = TRAINABLE
+        self,
+        attribute: str,
+        name: str,
+        initial: np.ndarray,
+        kind: str = TRAINABLE,
+        unit_norm: bool = False,
     ) -> None:
         """Makes the attribute a variable; its tf.Variable is made when it is first read."""
-        self._declared[attribute] = LayerVariable(name, initial, kind)
+        self._declared[attribute] = LayerVariable(name, initial, kind, unit_norm)
 
     if not TYPE_CHECKING:  # A type checker must find undeclared attributes.
 
@@ -187,6 +192,10 @@ class Dense(Layer):
       use_bias: whether the layer has a bias b, which is initialized to zero.
       initializer: of W, a key of `INITIALIZERS`.
       gain: factor of the initial W.
+      unit_norm: whether the weights of each unit, a column of W, are scaled to the norm 1, at first
+        and after each optimizer step. For layers before a normalisation, which cancels the scale:
+        so the effective learning rate does not fall while weights grow (Palenicek et al. 2025,
+        https://arxiv.org/abs/2502.07523).
     """
 
     W: tf.Variable
@@ -203,10 +212,13 @@ class Dense(Layer):
         use_bias: bool = True,
         initializer: InitializerName = "glorot",
         gain: float = 1.0,
+        unit_norm: bool = False,
     ):
         super().__init__()
         initial = gain * INITIALIZERS[initializer](inputs, outputs, np.random.default_rng(seed))
-        self._declare("W", f"{name}.W", initial.astype(np.float32))
+        if unit_norm:
+            initial /= np.linalg.norm(initial, axis=0)
+        self._declare("W", f"{name}.W", initial.astype(np.float32), unit_norm=unit_norm)
         self._use_bias = use_bias
         if use_bias:
             self._declare("b", f"{name}.b", np.zeros(outputs, np.float32))

@@ -29,16 +29,20 @@ class LayerVariable:
       name: as in the manifest.
       kind: as in the manifest, see `core.manifest.Variable`.
       trainable: whether the kind is "trainable".
+      unit_norm: whether it is scaled to unit norm after each optimizer step.
 
     Args:
       name: as the attribute.
       initial: the initial value; copied.
-      kind: as the attribute.
+      kind, unit_norm: as the attributes.
     """
 
-    def __init__(self, name: str, initial: np.ndarray, kind: str = TRAINABLE):
+    def __init__(
+        self, name: str, initial: np.ndarray, kind: str = TRAINABLE, unit_norm: bool = False
+    ):
         self.name = name
         self.kind = kind
+        self.unit_norm = unit_norm
         self.trainable = kind == TRAINABLE
         self._value: np.ndarray | tf.Variable = np.array(initial)
 
@@ -56,7 +60,7 @@ class LayerVariable:
                         name=self.name,
                         experimental_enable_variable_lifting=False,
                     )
-                    self._value.kind = self.kind
+                    self._value.kind, self._value.unit_norm = self.kind, self.unit_norm
         return self._value
 
     def numpy(self) -> np.ndarray:

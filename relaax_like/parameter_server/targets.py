@@ -1,8 +1,8 @@
 """Targets: variables that follow others after optimizer steps of a variable group.
 
-One record of settings, `GroupStep`, describes a group's step: its optimizer and the targets that
-follow its variables. So the journal and snapshots contain both, and a replay updates targets
-exactly as the run did.
+One record of settings, `GroupStep`, describes a group's step: its optimizer, the targets that
+follow its variables, and which of these are scaled to unit norm. So the journal and snapshots
+contain all of it, and a replay updates targets exactly as the run did.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ class TargetRule(Settings):
     """How one target follows its source; see `relaax_like.nn.target.Target`."""
 
     name: str
-    """Name of the target variable."""
+    """Name of the target variable; that of the source, if it is scaled to unit norm."""
     source: str
     """Name of the trainable variable."""
     every: int | None = Field(default=None, ge=1)
@@ -34,7 +34,7 @@ class GroupStep(OptimizerConfig):
     """Settings of a step of one variable group."""
 
     targets: tuple[TargetRule, ...] = ()
-    """Targets that follow the group's variables."""
+    """Targets that follow the group's variables, after those that are scaled to unit norm."""
 
 
 def make_group_steps(
@@ -47,7 +47,7 @@ def make_group_steps(
     Args:
       manifest: the layout of the run.
       optimizers: group -> settings.
-      follows: target variable -> how it follows.
+      follows: variable -> how it follows.
 
     Raises:
       ConfigError: a target follows a variable that is not trainable, or has another shape; or its
@@ -76,13 +76,18 @@ def make_group_steps(
             ) from None
         rules[source.group].append(rule)
     return {
-        group: GroupStep(**{**one.model_dump(), "targets": tuple(rules[group])})
+        group: GroupStep(
+            **{
+                **one.model_dump(),
+                "targets": tuple(sorted(rules[group], key=lambda rule: rule.name != rule.source)),
+            }
+        )
         for group, one in optimizers.items()
     }
 
 
 def get_follows(steps: Mapping[str, GroupStep]) -> dict[str, Follow]:
-    """Returns target variable -> what it follows, for settings made by `make_group_steps`."""
+    """Returns variable -> what it follows, for settings made by `make_group_steps`."""
     rules = [rule for step in steps.values() for rule in step.targets]
     return {rule.name: Follow(rule.source, rule.every, rule.tau) for rule in rules}
 
@@ -98,7 +103,8 @@ def mix(
 ) -> None:
     """Updates targets after a step of their group, each when due by its `every`.
 
-    The update is target = (1 - tau) target + tau source.
+    The update is target = (1 - tau) target + tau source. Before that, variables that follow
+    themselves are scaled to unit norm.
 
     Args:
       values: `[total_bytes] uint8`, with the weights after the step; written to.
@@ -109,12 +115,25 @@ def mix(
     for rule in rules:
         if rule.every is not None and step % rule.every != 0:
             continue
+        if rule.name == rule.source:
+            segment = segments[rule.name]
+            _view(values, segment)[...] = scale_to_unit_norm(
+                _view(values, segment).reshape(segment.shape)
+            ).ravel()
+            continue
         target, source = (_view(values, segments[name]) for name in (rule.name, rule.source))
         if rule.tau is not None:
             target *= np.float32(1.0 - rule.tau)
             target += np.float32(rule.tau) * source
         else:
             target[...] = source
+
+
+def scale_to_unit_norm(weights: np.ndarray) -> np.ndarray:
+    """Divides `[..., n]` by the norms of the n units' weights; units of zeros stay as they are."""
+    axes = tuple(range(weights.ndim - 1))
+    norms = np.sqrt(np.sum(weights * weights, axis=axes, keepdims=True))
+    return weights / np.where(norms > 0, norms, np.float32(1.0))
 
 
 def _view(values: np.ndarray, segment: Segment) -> np.ndarray:

@@ -28,23 +28,33 @@ from relaax_like.parameter_server.parameter_server import ParameterServer
 from relaax_like.parameter_server.push_journal import PushJournal
 from relaax_like.parameter_server.snapshots import Snapshots, read_latest
 from relaax_like.parameter_server.store import Store
-from relaax_like.parameter_server.targets import get_follows
+from relaax_like.parameter_server.targets import get_follows, scale_to_unit_norm
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 ADAM = OptimizerConfig(learning_rate=0.1)
 OPTIMIZERS = {"actor": ADAM, "critic": ADAM}
-HOWS = [{"every": 3}, {"tau": 0.25}, {"every": 2, "tau": 0.25}]
+HOWS = [
+    {"every": 3},
+    {"tau": 0.25},
+    {"every": 2, "tau": 0.25},
+    {"every": 2, "tau": 0.25, "unit_norm": True},
+]
 
 
 class ActorCritic(Model):
-    """Two layers in groups of their own, of which the critic has a target."""
+    """Two layers in groups of their own, of which the critic has a target.
+
+    Args:
+      unit_norm: whether the weights of the critic are scaled.
+      how: arguments of `Target`.
+    """
 
     groups = {"actor": ("actor",), "critic": ("critic",)}  # noqa: RUF012
 
-    def __init__(self, **how):
+    def __init__(self, unit_norm=False, **how):
         super().__init__()
         self.actor = Dense("actor", 2, 1, seed=1)
-        self.critic = Dense("critic", 2, 1, seed=2)
+        self.critic = Dense("critic", 2, 1, seed=2, unit_norm=unit_norm)
         self.slow = Target(self.critic, **how)
 
     def get_input_specs(self):
@@ -153,6 +163,34 @@ def test_a_publication_says_where_targets_are():
     )
     store.commit(store.prepare_publish(publish))
     np.testing.assert_array_equal(name_values(store)["target/critic.W"], 7.0)
+
+
+def test_weights_are_scaled_to_unit_norm_before_the_target_is_mixed():
+    store = make_store(get_variables(ActorCritic(tau=0.25, unit_norm=True)))
+    start = name_values(store)
+    np.testing.assert_allclose(np.linalg.norm(start["critic.W"], axis=0), 1.0, rtol=1e-6)
+    store.apply(np.ones(store.manifest.gradient_bytes // 4, np.float32))
+    values = name_values(store)
+    moved = start["critic.W"] - 0.1  # Adam moves by 0.1 per step
+    want = moved / np.linalg.norm(moved)
+    np.testing.assert_allclose(values["critic.W"], want, rtol=1e-5)
+    mixed = 0.25 * want + 0.75 * start["target/critic.W"]
+    np.testing.assert_allclose(values["target/critic.W"], mixed, rtol=1e-5)
+    np.testing.assert_allclose(values["critic.b"], start["critic.b"] - 0.1, rtol=1e-5)
+    np.testing.assert_allclose(values["actor.W"], start["actor.W"] - 0.1, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("weights", "want"),
+    [
+        ([[3.0, 0.0], [4.0, 0.0]], [[0.6, 0.0], [0.8, 0.0]]),
+        ([[[2.0], [1.0]], [[2.0], [0.0]]], [[[2 / 3], [1 / 3]], [[2 / 3], [0.0]]]),
+        ([3.0, -0.5], [1.0, -1.0]),
+    ],
+)
+def test_units_by_hand(weights, want):
+    scaled = scale_to_unit_norm(np.array(weights, np.float32))
+    np.testing.assert_allclose(scaled, want, rtol=1e-6)
 
 
 @pytest.mark.parametrize("source", ["nothing", "mean", "b"])
