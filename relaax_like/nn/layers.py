@@ -234,10 +234,24 @@ class Dense(Layer):
                 y += self.arrays["b"]
         else:
             _validate_width(x, self.W)
-            y = tf.matmul(x, self.W)
+            y = _multiply(x, self.W)
             if self._use_bias:
                 y += self.b
         return self._activation(y)
+
+
+def _multiply(x: tf.Tensor, weights: tf.Variable) -> tf.Tensor:
+    """Returns x W, for any number of leading axes.
+
+    As one product of matrices: the gradient of a batched one is first computed for each matrix, 20
+    times as slowly.
+    """
+    if x.shape.rank is None or x.shape.rank <= 2:
+        return tf.matmul(x, weights)
+    inputs, outputs = weights.shape
+    y = tf.matmul(tf.reshape(x, [-1, inputs]), weights)
+    y = tf.reshape(y, tf.concat([tf.shape(x)[:-1], [outputs]], 0))
+    return tf.ensure_shape(y, [*x.shape[:-1], outputs])
 
 
 def _validate_width(x: tf.Tensor, weights: tf.Variable) -> None:
