@@ -12,6 +12,7 @@ from relaax_like.algorithm import (
     DiscreteCritics,
     Encoder,
     Model,
+    Regularization,
     Specs,
     Target,
     Tensors,
@@ -59,13 +60,14 @@ class SACModel(Model):
         outputs = num_parameters(self.space)
         self.encoder = Encoder(config, seed=seed, name="actor")
         self.head = Dense("policy", self.encoder.features, outputs, seed=seed + 1, gain=0.01)
-        options = (seed, config.critics, config.critic_layer_norm, config.critic_dropout)
-        normalizers = self.encoder.normalizers
+        norm: Any = "layer" if config.critic_layer_norm else ""
+        regular = Regularization(norm, config.critic_dropout)
+        options = (seed, config.critics, regular, self.encoder.normalizers)
         self.critics: Critics | DiscreteCritics
         if actions is None:
-            self.critics = Critics(config, *options, normalizers)
+            self.critics = Critics(config, *options)
         else:
-            self.critics = DiscreteCritics(config, actions, *options, normalizers)
+            self.critics = DiscreteCritics(config, actions, *options)
         self.targets = Target(self.critics, tau=config.tau)
         groups = {CRITIC: ("critics",), ACTOR: ("encoder", "head")}
         self.log_alpha: Parameter | None = None

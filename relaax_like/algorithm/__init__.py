@@ -6,8 +6,14 @@ TensorFlow is not imported before it is used.
 from relaax_like.algorithm.actor_critic import ActorCritic, Evaluation
 from relaax_like.algorithm.algorithm import Algorithm
 from relaax_like.algorithm.batch import Batch, Losses, Tensors
-from relaax_like.algorithm.critics import Critics, DeterministicModel, DiscreteCritics
-from relaax_like.algorithm.encoder import Encoder
+from relaax_like.algorithm.critics import (
+    Critics,
+    DeterministicModel,
+    DiscreteCritics,
+    Regularization,
+    RegularNetwork,
+)
+from relaax_like.algorithm.encoder import Encoder, make_input_specs, make_normalizers
 from relaax_like.algorithm.flare import FlareAlgorithm
 from relaax_like.algorithm.linear_values import LinearValues
 from relaax_like.algorithm.model import Model, Specs, get_variables
@@ -48,6 +54,8 @@ __all__ = [
     "Offline",
     "OnPolicy",
     "Phase",
+    "RegularNetwork",
+    "Regularization",
     "Replay",
     "ReturnSupport",
     "Schedule",
@@ -58,8 +66,10 @@ __all__ = [
     "get_variables",
     "make_drawn_epsilon_greedy",
     "make_epsilon_greedy",
+    "make_input_specs",
     "make_network",
     "make_noisy_policy",
+    "make_normalizers",
     "make_policy",
     "squash_to_box",
 ]

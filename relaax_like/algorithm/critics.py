@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from relaax_like.algorithm.encoder import Encoder
 from relaax_like.algorithm.model import Model, Specs, Tensors
@@ -11,13 +12,35 @@ from relaax_like.config.continuous import ACTOR, CRITIC, ContinuousConfig
 from relaax_like.config.encoder import EncoderConfig
 from relaax_like.config.network import DenseConfig, NetworkConfig
 from relaax_like.nn.action_heads import make_noisy_policy, squash_to_box
-from relaax_like.nn.layers import ACTIVATIONS, Dense, LayerNorm
+from relaax_like.nn.arrays import Values
+from relaax_like.nn.batch_norm import BatchNorm, Norming
+from relaax_like.nn.layers import ACTIVATIONS, Dense, LayerNorm, concatenate
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.nn.module import Module
 from relaax_like.nn.networks import make_network
 from relaax_like.nn.normalization import Normalizer
 from relaax_like.nn.target import Target
 from relaax_like.wire.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Regularization:
+    """What a `RegularNetwork` adds to its hidden layers.
+
+    Attributes:
+      norm: normalisation before the activation: "layer"; "batch", also of the network's input; or
+        "", none. The batch norm is that of Bhatt et al. 2024, https://arxiv.org/abs/1902.05605.
+      dropout: fraction of the units that are left out, at random, where `random` is given. Both:
+        Hiraoka et al. 2022, https://arxiv.org/abs/2110.02034, section 3.1.
+      unit_norm: whether the weights of each unit have the norm 1, see `Dense`; for use with a norm.
+    """
+
+    norm: Literal["", "layer", "batch"] = ""
+    dropout: float = 0.0
+    unit_norm: bool = False
+
+
+_PLAIN = Regularization()
 
 
 class Critics(Module):
@@ -31,14 +54,12 @@ class Critics(Module):
       config: describes the observation, the action, and the layers of each network.
       seed: of the initial values.
       number: of critics.
-      layer_norm: whether hidden layers are normalised before their activation.
-      dropout: fraction of the units of hidden layers that are left out, at random, where `random`
-        is given. Both: Hiraoka et al. 2022, https://arxiv.org/abs/2110.02034, section 3.1.
+      regular: of hidden layers.
       normalizers: of observations by name, those of the actor's encoder; others are not normalised.
+      outputs: numbers that each critic returns; 1: the value.
 
     Raises:
-      ConfigError: a layer does not fit the input, or is not dense, although `layer_norm` or
-        `dropout` is set.
+      ConfigError: a layer does not fit the input, or is not dense, although `regular` is set.
     """
 
     def __init__(
@@ -46,9 +67,9 @@ class Critics(Module):
         config: ContinuousConfig,
         seed: int,
         number: int,
-        layer_norm: bool = False,
-        dropout: float = 0.0,
+        regular: Regularization = _PLAIN,
         normalizers: Mapping[str, Normalizer] | None = None,
+        outputs: int = 1,
     ):
         super().__init__()
         self.normalizers = dict(normalizers or {})
@@ -56,11 +77,18 @@ class Critics(Module):
         self._low, self._width = space.low, space.high - space.low
         self._names = sorted(config.input_shapes)
         size = sum(config.input_shapes[name][0] for name in self._names)
-        sizes = (size + len(self._low), 1)
-        self.networks = _make_networks(config, sizes, seed, number, layer_norm, dropout)
+        sizes = (size + len(self._low), outputs)
+        self.networks = _make_networks(config, sizes, seed, number, regular)
+        self._outputs = outputs
 
-    def __call__(self, inputs: Tensors, action: tf.Tensor, random: Any = None) -> tf.Tensor:
-        """Returns the values, `[..., number] float32`.
+    def __call__(
+        self,
+        inputs: Tensors,
+        action: tf.Tensor,
+        random: Any = None,
+        norming: Norming | None = None,
+    ) -> tf.Tensor:
+        """Returns the values, `[..., number] float32`, or `[..., number, outputs]`.
 
         Args:
           inputs: observations by name, `[..., size]`.
@@ -68,52 +96,66 @@ class Critics(Module):
             actions for each observation, where n is known when the function is traced; then the
             result is `[..., n, number]`.
           random: draws which units are left out (`Algorithm.random`); None: all units are used.
+          norming: of the training, for batch norms; None: they use their moving statistics.
         """
-        return tf.concat(_compute(self.networks, self._join(inputs, action), random), -1)
+        return self._compute(self._join(inputs, action), random, norming)
+
+    def compute_jointly(
+        self, steps: Sequence[tuple[Tensors, tf.Tensor]], norming: Norming
+    ) -> list[tf.Tensor]:
+        """Returns the values of several batches, which batch norms normalise as one.
+
+        Args:
+          steps: inputs and actions of each batch, as in a call.
+          norming: of the training.
+        """
+        x = tf.stack([self._join(*step) for step in steps], -2)
+        return tf.unstack(self._compute(x, None, norming), len(steps), axis=len(x.shape) - 2)
 
     def compute_first(self, inputs: Tensors, action: tf.Tensor) -> tf.Tensor:
         """Returns the value of the first critic alone, `[...]`; arguments as in a call."""
         return self.networks[0](self._join(inputs, action))[..., 0]
 
+    def _compute(self, x: tf.Tensor, random: Any, norming: Norming | None) -> tf.Tensor:
+        values = _compute(self.networks, x, random, norming)
+        return tf.concat(values, -1) if self._outputs == 1 else tf.stack(values, -2)
+
     def _join(self, inputs: Tensors, action: tf.Tensor) -> tf.Tensor:
         scaled = 2.0 * (action - self._low) / self._width - 1.0
-        x = _join(inputs, self._names, self.normalizers)
+        x = join_inputs(inputs, self._names, self.normalizers)
         if len(scaled.shape) > len(x.shape):
             x = tf.repeat(x[..., None, :], scaled.shape[-2], axis=-2)
         return tf.concat([x, scaled], -1)
 
 
-def _join(
+def join_inputs(
     inputs: Tensors, names: Sequence[str], normalizers: Mapping[str, Normalizer]
-) -> tf.Tensor:
+) -> Values:
     """Returns observations side by side, `[..., size]`, normalised where there is a normalizer."""
-    parts = [normalizers[n](inputs[n]) if n in normalizers else inputs[n] for n in names]
-    return tf.concat(parts, -1)
+    return concatenate(
+        [normalizers[n](inputs[n]) if n in normalizers else inputs[n] for n in names]
+    )
 
 
 def _make_networks(
-    config: EncoderConfig,
-    sizes: tuple[int, int],
-    seed: int,
-    number: int,
-    layer_norm: bool,
-    dropout: float,
+    config: EncoderConfig, sizes: tuple[int, int], seed: int, number: int, regular: Regularization
 ) -> list[Any]:
     """Makes the networks of critics; `sizes`: of their input and output."""
 
     def make(i: int) -> Any:
         name, own_seed = f"critic{i}", seed + 1000 * i
-        if layer_norm or dropout > 0:
-            regular = (own_seed, layer_norm, dropout, sizes[1])
-            return RegularNetwork(name, config.network, sizes[0], *regular)
+        if regular != _PLAIN:
+            return RegularNetwork(name, config.network, sizes, own_seed, regular)
         return make_network(name, config.network, sizes[:1], sizes[1], seed=own_seed)
 
     return [make(i) for i in range(1, number + 1)]
 
 
-def _compute(networks: Sequence[Any], x: tf.Tensor, random: Any) -> list[tf.Tensor]:
+def _compute(
+    networks: Sequence[Any], x: tf.Tensor, random: Any, norming: Norming | None = None
+) -> list[tf.Tensor]:
     return [
-        network(x, random) if isinstance(network, RegularNetwork) else network(x)
+        network(x, random, norming) if isinstance(network, RegularNetwork) else network(x)
         for network in networks
     ]
 
@@ -126,8 +168,7 @@ class DiscreteCritics(Module):
     Args:
       config: describes the observation and the layers of each network.
       actions: number of actions.
-      seed, number, layer_norm, dropout, normalizers: see `Critics`, also for the attributes and the
-        errors.
+      seed, number, regular, normalizers: see `Critics`, also for the attributes and the errors.
     """
 
     def __init__(
@@ -136,35 +177,34 @@ class DiscreteCritics(Module):
         actions: int,
         seed: int,
         number: int,
-        layer_norm: bool = False,
-        dropout: float = 0.0,
+        regular: Regularization = _PLAIN,
         normalizers: Mapping[str, Normalizer] | None = None,
     ):
         super().__init__()
         self.normalizers = dict(normalizers or {})
         self._names = sorted(config.input_shapes)
         size = sum(config.input_shapes[name][0] for name in self._names)
-        sizes = (size, actions)
-        self.networks = _make_networks(config, sizes, seed, number, layer_norm, dropout)
+        self.networks = _make_networks(config, (size, actions), seed, number, regular)
 
     def __call__(self, inputs: Tensors, random: Any = None) -> tf.Tensor:
         """Returns the values, `[..., actions, number] float32`; see `Critics`."""
-        x = _join(inputs, self._names, self.normalizers)
+        x = join_inputs(inputs, self._names, self.normalizers)
         return tf.stack(_compute(self.networks, x, random), -1)
 
 
 class RegularNetwork(Module):
     """Dense layers, each followed by dropout, normalisation and the activation; linear outputs.
 
+    Computes in NumPy for arrays.
+
     Args:
       name: of the network; its variables are named as those of `make_network`, with `norm0` and so
-        on for the normalisations.
+        on for the normalisations, and `norm` for that of the input.
       config: its layers, all of them dense, and their activation.
-      inputs: length of the last axis of x.
+      sizes: numbers of inputs, the length of the last axis of x, and of outputs.
       seed: of the initial values.
-      layer_norm: whether hidden layers are normalised.
-      dropout: fraction of the units that are left out, if `random` is passed.
-      outputs: number of outputs.
+      regular: of the hidden layers.
+      gain: factor of the initial weights of the outputs.
 
     Raises:
       ConfigError: a layer is not dense.
@@ -174,23 +214,25 @@ class RegularNetwork(Module):
         self,
         name: str,
         config: NetworkConfig,
-        inputs: int,
+        sizes: tuple[int, int],
         seed: int,
-        layer_norm: bool,
-        dropout: float,
-        outputs: int = 1,
+        regular: Regularization,
+        gain: float = 1.0,
     ):
         super().__init__()
-        self._dropout = dropout
+        self._dropout = regular.dropout
         self._activation = ACTIVATIONS[config.activation]
         self.hidden: list[Dense] = []
-        self.norms: list[LayerNorm] = []
+        self.norms: list[Any] = []
+        inputs, outputs = sizes
+        make_norm = {"layer": LayerNorm, "batch": BatchNorm}.get(regular.norm)
+        self.norm = BatchNorm(f"{name}.norm", inputs) if regular.norm == "batch" else None
         for index, layer in enumerate(config.layers):
             if not isinstance(layer, DenseConfig):
                 raise ConfigError(
                     f"network.layers[{index}]: {layer}, expected a number of units, because "
-                    "critics with layer normalisation or dropout consist of dense layers; list "
-                    "only numbers of units, or turn both off"
+                    "networks with normalisation or dropout consist of dense layers; list only "
+                    "numbers of units, or turn both off"
                 )
             dense = Dense(
                 f"{name}.{index}",
@@ -199,22 +241,27 @@ class RegularNetwork(Module):
                 seed=seed + index,
                 initializer="orthogonal",
                 gain=2**0.5,
+                unit_norm=regular.unit_norm,
             )
             self.hidden.append(dense)
-            if layer_norm:
-                self.norms.append(LayerNorm(f"{name}.norm{index}", layer.units))
+            if make_norm is not None:
+                self.norms.append(make_norm(f"{name}.norm{index}", layer.units))
             inputs = layer.units
-        self.out = Dense(f"{name}.out", inputs, outputs, seed=seed + 100, initializer="orthogonal")
+        options: dict[str, Any] = {"initializer": "orthogonal", "gain": gain}
+        self.out = Dense(f"{name}.out", inputs, outputs, seed=seed + 100, **options)
 
-    def __call__(self, x: tf.Tensor, random: Any = None) -> tf.Tensor:
-        """Maps `[..., inputs]` to `[..., outputs]`."""
+    def __call__(self, x: Values, random: Any = None, norming: Norming | None = None) -> Values:
+        """Maps `[..., inputs]` to `[..., outputs]`; for the other arguments, see `Critics`."""
+        if self.norm is not None:
+            x = self.norm(x, norming)
         for index, dense in enumerate(self.hidden):
             x = dense(x)
             if random is not None and self._dropout > 0:
                 kept = random.uniform(tf.shape(x)) >= self._dropout
                 x = tf.where(kept, x / (1.0 - self._dropout), 0.0)
             if self.norms:
-                x = self.norms[index](x)
+                norm = self.norms[index]
+                x = norm(x, norming) if isinstance(norm, BatchNorm) else norm(x)
             x = self._activation(x)
         return self.out(x)
 

@@ -75,11 +75,16 @@ class ReturnSupport:
         Returns:
           Probabilities of the support, `[..., N]`.
         """
-        atoms = self.atoms
-        reached = tf.clip_by_value(reached, atoms[0], atoms[-1])
-        distances = tf.abs(reached[..., None, :] - atoms[:, None]) / (atoms[1] - atoms[0])
-        shares = tf.maximum(1.0 - distances, 0.0)  # [..., N of the support, N]
-        return tf.reduce_sum(shares * probabilities[..., None, :], -1)
+        atoms, number = self.atoms, len(self.atoms)
+        places = (tf.clip_by_value(reached, atoms[0], atoms[-1]) - atoms[0]) / (atoms[1] - atoms[0])
+        below = tf.minimum(tf.floor(places), number - 2.0)
+        above = tf.reshape((places - below) * probabilities, [-1])  # share of the atom above
+        flat = tf.reshape(probabilities, [-1])
+        starts = number * (tf.range(tf.size(flat)) // number)
+        index = starts + tf.reshape(tf.cast(below, tf.int32), [-1])
+        moved = tf.math.unsorted_segment_sum(flat - above, index, tf.size(flat))
+        moved += tf.math.unsorted_segment_sum(above, index + 1, tf.size(flat))
+        return tf.reshape(moved, tf.shape(probabilities))
 
     def measure(self, batch: Batch, targets: tf.Tensor) -> Tensors:
         """Returns the metrics that `review` reads.

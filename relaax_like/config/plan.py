@@ -318,6 +318,9 @@ class Replay(Plan):
         sequences whose last step has one, and the other half are others. As long as there are none
         of a kind no update becomes due; a half that needs more than there are is drawn with
         replacement.
+      reward_discount: factor per step of sums of each slot's rewards, whose moments are a running
+        statistic of the model, `Normalizer("return", ())`, with which the algorithm can scale
+        rewards; None: they are not measured.
 
     Raises:
       ValueError: an attribute is out of its range, or attributes contradict each other.
@@ -338,6 +341,7 @@ class Replay(Plan):
     on_overload: Overload = "slip"
     hindsight: HindsightConfig | None = None
     balance_rewards: bool = False
+    reward_discount: float | None = None
     has_table: ClassVar[bool] = True  # type: ignore[misc]
     takes_executed: ClassVar[bool] = True  # type: ignore[misc]
     overridden: ClassVar[OverriddenUse] = "keep"  # type: ignore[misc]
@@ -347,7 +351,6 @@ class Replay(Plan):
     epochs: ClassVar[int] = 1
     prenormalize_steps: ClassVar[int] = 0
     update_norm: ClassVar[bool] = False
-    reward_discount: ClassVar[float | None] = None
 
     def __post_init__(self) -> None:
         _validate_least(
@@ -359,7 +362,8 @@ class Replay(Plan):
             rollout_steps=1,
             n_step=1,
         )
-        _validate_shares(self, "priority_exponent", "weight_exponent", "discount")
+        shares = ("priority_exponent", "weight_exponent", "discount", "reward_discount")
+        _validate_shares(self, *shares)
         if not 0 < self.updates_per_step < math.inf:
             raise ValueError(
                 f"Replay: updates_per_step is {self.updates_per_step}, expected a number above 0"

@@ -92,5 +92,5 @@ class ReplayConfig(EncoderConfig):
 
     def _make_plan(self) -> Replay:
         names = {field.name for field in dataclasses.fields(Replay)}
-        keys = names - {"discount", "balance_rewards"}
+        keys = names - {"discount", "balance_rewards", "reward_discount"}
         return Replay(discount=self.gamma, **{key: getattr(self, key) for key in keys})

@@ -351,8 +351,16 @@ def _make_replayed(
             strict=settings.journal_strict,
         )
     layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
-    normalizers = get_normalizers(model)
-    return Replayed(table, tally, layout, plan.updates_at_once, log, normalizers, data_handler)
+    return Replayed(
+        table,
+        tally,
+        layout,
+        plan.updates_at_once,
+        log,
+        get_normalizers(model),
+        data_handler,
+        plan.reward_discount,
+    )
 
 
 def _validate_names(

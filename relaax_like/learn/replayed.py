@@ -11,7 +11,7 @@ import numpy as np
 
 from relaax_like.algorithm.model import Model, get_learning_specs, get_reward_columns
 from relaax_like.config.places import describe_place
-from relaax_like.config.plan import Replay
+from relaax_like.config.plan import RETURN_STATISTIC, Replay
 from relaax_like.core.moments import Moments
 from relaax_like.core.records import EpisodeReport, Origin, Received, TableStatus
 from relaax_like.experience.collector import DataHandler, handle_rollout
@@ -22,6 +22,7 @@ from relaax_like.experience.rollout import Rollout, get_valid, stack_history
 from relaax_like.learn.agent_source import AgentSource
 from relaax_like.learn.data_handlers import locate_handler_errors
 from relaax_like.learn.replay_log import ReplayLog, ReplayRecord
+from relaax_like.learn.reward_scale import RewardScale
 from relaax_like.learn.rollout_layout import RolloutLayout, remove_question
 from relaax_like.learn.tally import Tally
 from relaax_like.nn.normalization import Normalizer
@@ -98,6 +99,7 @@ class Replayed(AgentSource):
       normalizers: of the model; the rollouts are added to their running statistics.
       data_handler: applies a user's changes to rollouts; None: no changes. The log has rollouts
         as they arrived, and they are changed again when the table is filled from it.
+      reward_discount: of the plan.
     """
 
     holds_agents = False
@@ -112,8 +114,10 @@ class Replayed(AgentSource):
         log: ReplayLog | None = None,
         normalizers: Sequence[Normalizer] = (),
         data_handler: DataHandler | None = None,
+        reward_discount: float | None = None,
     ):
         super().__init__(tally, layout, data_handler)
+        self._reward_scale = None if reward_discount is None else RewardScale(reward_discount)
         self._table = table
         self._updates = updates
         self._log = log
@@ -290,6 +294,7 @@ class Replayed(AgentSource):
             **super().take_state(),
             "table": self._table.get_state(),
             "statistics": {name: dataclasses.asdict(one) for name, one in moments.items()},
+            "sums": np.zeros(0) if self._reward_scale is None else self._reward_scale.sums.copy(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -298,6 +303,8 @@ class Replayed(AgentSource):
         with self._changed:
             for name, one in state["statistics"].items():
                 self._moments[name] = Moments(float(one["count"]), one["mean"], one["m2"])
+            if self._reward_scale is not None:
+                self._reward_scale.sums = state["sums"].copy()
         super().set_state(state)
 
     def close(self) -> None:
@@ -318,10 +325,19 @@ class Replayed(AgentSource):
         moments, self._moments = self._moments, {}
         rollouts, self._seen = self._seen, []
         for name in [one.statistic for one in self._normalizers] if rollouts else ():
-            rows = [rollout.inputs[name][get_valid(rollout)] for rollout in rollouts]
+            rows = [self._find_rows(name, rollout) for rollout in rollouts]
             one = Moments.of(np.concatenate(rows))
             moments[name] = moments[name].merge(one) if name in moments else one
         return moments
+
+    def _find_rows(self, name: str, rollout: Rollout) -> np.ndarray:
+        """Returns what a rollout adds to a running statistic, `[rows, ...]`."""
+        valid = get_valid(rollout)
+        if name != RETURN_STATISTIC or self._reward_scale is None:
+            return rollout.inputs[name][valid]
+        keys = np.stack([np.zeros(rollout.slots, np.int64), np.arange(rollout.slots)], 1)
+        rewards, alive = rollout.rewards[..., 0], rollout.next_alive
+        return self._reward_scale.add(rewards, alive, keys, valid)[valid]
 
     def _require_open(self) -> None:
         if self._closed:

@@ -1,0 +1,1 @@
+"""An algorithm folder; loaded by path."""
