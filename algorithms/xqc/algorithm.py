@@ -54,27 +54,14 @@ class XQC(Algorithm):
         log_alpha = model.log_alpha(batch.returns)
         alpha = tf.stop_gradient(tf.exp(log_alpha))
         norming, actor_norming = Norming(batch.moments), Norming(batch.moments)
-        next_action, next_log_prob = model.act(batch.next_inputs).sample_with_log_prob(self.random)
-        steps = (
-            (batch.inputs, batch.actions["action"]),
-            (batch.next_inputs, tf.stop_gradient(next_action)),
-        )
-        values, next_values = model.critics.compute_jointly(steps, norming)
-        if model.targets is not None:
-            module = model.targets.module
-            _, next_values = module.compute_jointly(steps, Norming(batch.moments))
-        returns = batch.returns / self._find_scale()
-        returns -= batch.discount * alpha * (next_log_prob + model.log_volume)
-        costs, errors, metrics = self._compare(
-            batch, values, tf.stop_gradient(next_values), tf.stop_gradient(returns)
-        )
-        policy = model.act(batch.inputs, actor_norming)
-        action, log_prob = policy.sample_with_log_prob(self.random)
+        costs, errors, metrics = self._learn_critics(batch, alpha, norming)
+        action, log_prob = model.act(batch.inputs, actor_norming).sample_with_log_prob(self.random)
         log_prob += model.log_volume
         value = tf.reduce_min(self._find_means(model.critics(batch.inputs, action)), -1)
         target = config.entropy_target
         target = -float(len(model.space.low)) if target is None else target
         surplus = tf.stop_gradient(batch.mean(log_prob + target))
+        metrics = {"entropy": -batch.mean(log_prob), "value": batch.mean(value), **metrics}
         return Losses(
             {
                 CRITIC: batch.mean(tf.reduce_sum(costs, -1)),
@@ -82,12 +69,7 @@ class XQC(Algorithm):
                 TEMPERATURE: -log_alpha * surplus,
             },
             rows={"priority": tf.reduce_mean(errors, -1)},
-            metrics={
-                "entropy": -batch.mean(log_prob),
-                "alpha": alpha,
-                "value": batch.mean(value),
-                **metrics,
-            },
+            metrics={"alpha": alpha, **metrics},
             updates={**norming.updates, **actor_norming.updates},
         )
 
@@ -96,20 +78,34 @@ class XQC(Algorithm):
         if self.model.support is not None:
             self.model.support.review(numbers, updates, "algorithm.v_max")
 
-    def _compare(
-        self, batch: Batch, values: tf.Tensor, next_values: tf.Tensor, returns: tf.Tensor
+    def _learn_critics(
+        self, batch: Batch, alpha: tf.Tensor, norming: Norming
     ) -> tuple[tf.Tensor, tf.Tensor, Tensors]:
         """Returns the cost and the size of the error of each critic, `[..., m]`, and metrics."""
+        model = self.model
+        next_action, next_log_prob = model.act(batch.next_inputs).sample_with_log_prob(self.random)
+        steps = (
+            (batch.inputs, batch.actions["action"]),
+            (batch.next_inputs, tf.stop_gradient(next_action)),
+        )
+        values, next_values = model.critics.compute_jointly(steps, norming)
+        if model.targets is not None:
+            target = model.targets.module
+            _, next_values = target.compute_jointly(steps, Norming(batch.moments))
+        next_values = tf.stop_gradient(next_values)
+        returns = batch.returns / self._find_scale()
+        returns -= batch.discount * alpha * (next_log_prob + model.log_volume)
+        returns = tf.stop_gradient(returns)
         means = self._find_means(next_values)
         goals = returns + batch.discount * tf.reduce_min(means, -1)
-        support = self.model.support
-        if support is None:
+        if model.support is None:
             errors = values - goals[..., None]
             return errors**2, tf.abs(errors), {}
         axes = len(means.shape) - 1
         next_logits = tf.gather(next_values, tf.argmin(means, -1), axis=axes, batch_dims=axes)
         parts = (next_logits[..., None, :], returns[..., None], batch.discount[..., None])
-        return *support.compute_costs(values, *parts), support.measure(batch, goals)
+        costs, errors = model.support.compute_costs(values, *parts)
+        return costs, errors, model.support.measure(batch, goals)
 
     def _find_means(self, values: tf.Tensor) -> tf.Tensor:
         """Returns the mean return that each critic expects, `[..., m]`."""

@@ -32,7 +32,8 @@ class Regularization:
         "", none. The batch norm is that of Bhatt et al. 2024, https://arxiv.org/abs/1902.05605.
       dropout: fraction of the units that are left out, at random, where `random` is given. Both:
         Hiraoka et al. 2022, https://arxiv.org/abs/2110.02034, section 3.1.
-      unit_norm: whether the weights of each unit have the norm 1, see `Dense`; for use with a norm.
+      unit_norm: whether the weights of each unit have the norm 1, for use with a norm; see
+        `Dense.keep_unit_norm`.
     """
 
     norm: Literal["", "layer", "batch"] = ""
@@ -241,9 +242,8 @@ class RegularNetwork(Module):
                 seed=seed + index,
                 initializer="orthogonal",
                 gain=2**0.5,
-                unit_norm=regular.unit_norm,
             )
-            self.hidden.append(dense)
+            self.hidden.append(dense.keep_unit_norm() if regular.unit_norm else dense)
             if make_norm is not None:
                 self.norms.append(make_norm(f"{name}.norm{index}", layer.units))
             inputs = layer.units

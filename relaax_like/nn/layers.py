@@ -161,15 +161,10 @@ class Layer(Module):
         return attributes
 
     def _declare(
-        self,
-        attribute: str,
-        name: str,
-        initial: np.ndarray,
-        kind: str = TRAINABLE,
-        unit_norm: bool = False,
+        self, attribute: str, name: str, initial: np.ndarray, kind: str = TRAINABLE
     ) -> None:
         """Makes the attribute a variable; its tf.Variable is made when it is first read."""
-        self._declared[attribute] = LayerVariable(name, initial, kind, unit_norm)
+        self._declared[attribute] = LayerVariable(name, initial, kind)
 
     if not TYPE_CHECKING:  # A type checker must find undeclared attributes.
 
@@ -192,10 +187,6 @@ class Dense(Layer):
       use_bias: whether the layer has a bias b, which is initialized to zero.
       initializer: of W, a key of `INITIALIZERS`.
       gain: factor of the initial W.
-      unit_norm: whether the weights of each unit, a column of W, are scaled to the norm 1, at first
-        and after each optimizer step. For layers before a normalisation, which cancels the scale:
-        so the effective learning rate does not fall while weights grow (Palenicek et al. 2025,
-        https://arxiv.org/abs/2502.07523).
     """
 
     W: tf.Variable
@@ -212,13 +203,10 @@ class Dense(Layer):
         use_bias: bool = True,
         initializer: InitializerName = "glorot",
         gain: float = 1.0,
-        unit_norm: bool = False,
     ):
         super().__init__()
         initial = gain * INITIALIZERS[initializer](inputs, outputs, np.random.default_rng(seed))
-        if unit_norm:
-            initial /= np.linalg.norm(initial, axis=0)
-        self._declare("W", f"{name}.W", initial.astype(np.float32), unit_norm=unit_norm)
+        self._declare("W", f"{name}.W", initial.astype(np.float32))
         self._use_bias = use_bias
         if use_bias:
             self._declare("b", f"{name}.b", np.zeros(outputs, np.float32))
@@ -238,6 +226,18 @@ class Dense(Layer):
             if self._use_bias:
                 y += self.b
         return self._activation(y)
+
+    def keep_unit_norm(self) -> Dense:
+        """Scales the weights of each unit, a column of W, to the norm 1, now and after each step.
+
+        For layers before a normalisation, which cancels the scale: so the effective learning rate
+        does not fall while weights grow (Palenicek et al. 2025, https://arxiv.org/abs/2502.07523).
+        Call it before the weights are used; returns the layer.
+        """
+        weights = self._declared["W"]
+        scaled = weights.numpy() / np.linalg.norm(weights.numpy(), axis=0)
+        self._declared["W"] = LayerVariable(weights.name, scaled, unit_norm=True)
+        return self
 
 
 def _multiply(x: tf.Tensor, weights: tf.Variable) -> tf.Tensor:

@@ -54,7 +54,9 @@ class ActorCritic(Model):
     def __init__(self, unit_norm=False, **how):
         super().__init__()
         self.actor = Dense("actor", 2, 1, seed=1)
-        self.critic = Dense("critic", 2, 1, seed=2, unit_norm=unit_norm)
+        self.critic = Dense("critic", 2, 1, seed=2)
+        if unit_norm:
+            self.critic.keep_unit_norm()
         self.slow = Target(self.critic, **how)
 
     def get_input_specs(self):
