@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.peers.update_cases import ACTION, OBSERVATION
 
 STEPS = 10_000
-ALGORITHMS = ("dqn", "sac", "td3")
+ALGORITHMS = ("dqn", "sac", "td3", "crossq")
 # Units of two layers -> minibatch.
 SIZES = {64: 64, 256: 256}
 

@@ -1,4 +1,4 @@
-"""Updates per second of dqn, sac and td3: ours beside Stable-Baselines3's and, of sac, SBX's.
+"""Updates per second: ours beside Stable-Baselines3's, and of sac and CrossQ beside SBX's.
 
     python -m benchmarks.peers.replay_updates [--algorithm sac] [--at-once 4] [--core 0]
 
@@ -56,7 +56,7 @@ def make_overrides(algorithm: str, units: int, minibatch: int, at_once: int) -> 
 
 def make_ours(algorithm: str, config: Any, at_once: int) -> Callable[[], None]:
     """Makes one call of ours."""
-    folder = find_algorithm(algorithm)
+    folder = find_algorithm(config.name)
     model = load_algorithm_module(folder, "model").make_model(config, 0)
     made = load_algorithm_module(folder, "algorithm").make_algorithm(config, model, 0)
     policy = LearningPolicy(CompiledUpdates(made, config.optimizers), config.plan, 0)
@@ -99,7 +99,7 @@ def measure(algorithm: str, units: int, at_once: int, rounds: int) -> dict[str, 
     experiment = load_experiment(algorithm, make_overrides(algorithm, units, SIZES[units], at_once))
     update = make_ours(algorithm, experiment.algorithm, at_once)
     settings = json.dumps(make_settings(experiment)) + "\n"
-    libraries = ("sb3", "sbx") if algorithm == "sac" else ("sb3",)
+    libraries = {"sac": ("sb3", "sbx"), "crossq": ("sbx",)}.get(algorithm, ("sb3",))
     took: dict[str, list[float]] = {program: [] for program in ("relaax", *libraries)}
     with contextlib.ExitStack() as stack:
         peers = {

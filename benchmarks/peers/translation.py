@@ -9,6 +9,10 @@ What the two understand differently, in ppo:
   training (`prenorm`), or after each iteration (`update_norm`);
 - `bounded` has no counterpart there: actions are clipped to their bounds.
 
+CrossQ (crossq.yaml of xqc) is that of SBX: there, inputs are normalised, too, but hidden layers
+after their activation, by batch renormalisation with epsilon 1e-3, which is plain in the first
+100 000 updates.
+
 In dqn, sac, td3 and ddpg:
 
 - the first `warm_up_steps` are played uniformly at random there, by the policy here;
@@ -29,6 +33,8 @@ from relaax_like.config.replay import ReplayConfig
 # Stable-Baselines3 stops at so many times its `target_kl`.
 _KL_FACTOR = 1.5
 _ENDLESS = 1e9
+# Settings of xqc that CrossQ does not have.
+_XQC_ONLY = ("atoms", "unit_norm", "target_networks", "normalize_rewards")
 
 
 def make_settings(experiment: Experiment, agents: int = 1) -> Settings:
@@ -104,7 +110,7 @@ def _make_ppo(config: Any, slots: int) -> Any:
 
 
 def _make_replay(config: Any, slots: int) -> Any:
-    """Returns the settings of dqn, sac, td3 or ddpg."""
+    """Returns the settings of dqn, sac, td3, ddpg or crossq."""
     calls = config.updates_at_once / config.updates_per_step / slots
     wrong = {
         "updates_at_once": calls != int(calls),
@@ -142,6 +148,18 @@ def _make_replay(config: Any, slots: int) -> Any:
         target, fixed = config.entropy_target, config.temperature
         hyperparameters["target_entropy"] = "auto" if target is None else target
         hyperparameters["ent_coef"] = "auto" if fixed is None else fixed
+    if config.name == "xqc":
+        wrong |= {key: getattr(config, key) not in (None, False) for key in _XQC_ONLY}
+        wrong["last_rate_share"] = config.last_rate_share < 1
+        del hyperparameters["tau"]
+        target, start = config.entropy_target, config.initial_temperature
+        hyperparameters |= {
+            "policy_delay": config.actor_every,
+            "target_entropy": "auto" if target is None else target,
+            "ent_coef": f"auto_{start}",
+        }
+        policy["n_critics"] = config.critics
+        policy["optimizer_kwargs"]["b1"] = config.adam_beta1
     if config.name == "td3":
         hyperparameters |= {
             "policy_delay": config.policy_delay,
@@ -151,7 +169,7 @@ def _make_replay(config: Any, slots: int) -> Any:
     _validate(config, wrong)
     noise = config.exploration_noise.end if isinstance(config, NoisyReplayConfig) else None
     return {
-        "algorithm": config.name,
+        "algorithm": "crossq" if config.name == "xqc" else config.name,
         "hyperparameters": hyperparameters,
         "falling": [],
         "policy": policy,
