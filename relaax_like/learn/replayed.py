@@ -243,7 +243,8 @@ class Replayed(AgentSource):
             return ReplayIteration(None, steps, tickets, None)
         with self._changed:
             moments = self._take_moments()
-        version = float(np.mean(minibatches.versions))
+        # Recorded steps have the versions of another run.
+        version = float(np.mean(minibatches.versions[minibatches.ids >= 0]))
         return ReplayIteration(minibatches, steps, tickets, version, moments)
 
     def note_learned(
@@ -450,8 +451,8 @@ def make_table(
     if plan.priority_exponent is not None:
         selector = Prioritized(plan.priority_exponent, plan.weight_exponent)
     return Table(
-        Storage(_make_spec(model, history), plan.capacity, history=history, max_streams=4096),
-        _make_items(plan, model, compute_rewards),
+        Storage(make_spec(model, history), plan.capacity, history=history, max_streams=4096),
+        make_items(plan, model, compute_rewards),
         selector,
         minibatch_size=plan.batch_size,
         limiter=limiter,
@@ -459,7 +460,7 @@ def make_table(
     )
 
 
-def _make_items(plan: Replay, model: Model, compute_rewards: ComputeRewards | None) -> Items:
+def make_items(plan: Replay, model: Model, compute_rewards: ComputeRewards | None) -> Items:
     """Returns what minibatches consist of.
 
     Raises:
@@ -504,7 +505,9 @@ def _make_items(plan: Replay, model: Model, compute_rewards: ComputeRewards | No
     )
 
 
-def _make_spec(model: Model, history: Mapping[str, int]) -> RowSpec:
+def make_spec(model: Model, history: Mapping[str, int]) -> RowSpec:
+    """Returns the columns of a model's table; for `history`, see `make_table`."""
+
     def read(name: str, spec: Mapping[str, Any], number: int = 1) -> np.dtype:
         shape = tuple(spec["shape"])
         if number > 1:
