@@ -136,9 +136,12 @@ class Replayed(AgentSource):
 
     @property
     def table_status(self) -> TableStatus:
-        """Updates that are due by `updates_per_step`; when the log was given up."""
+        """Updates that are due by `updates_per_step`; when the log was given up; with a prior, the
+        steps of both tables."""
         given_up_step = None if self._log is None else self._log.given_up_step
-        return TableStatus(self._table.counts.deficit, given_up_step)
+        counts = self._table.counts
+        own_steps = None if counts.prior_items is None else counts.items
+        return TableStatus(counts.deficit, given_up_step, own_steps, counts.prior_items)
 
     def load(self) -> None:
         """Fills the table from the log, and counts what no publication contains; see `Source`.

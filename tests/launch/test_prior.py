@@ -3,6 +3,7 @@
 covers F24, J11 (recordings are learned from beside what is played)
 """
 
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ import numpy as np
 import pytest
 from support.compare import compare
 from support.serial import STOPPED, read_run, train, write_experiment
+from support.standalone import StandaloneCluster
 from support.uncompiled import copy_uncompiled
 
 from relaax_like.config.loader import load_experiment
 from relaax_like.config.sources import PRIOR_NAME
+from relaax_like.core.records import Status
 from relaax_like.experience.rollout import Rollout
 from relaax_like.experience.trajectory_files import TrajectoryWriter
 from relaax_like.learn.prior import keep_prior
@@ -26,6 +29,10 @@ DQN = (
     "state_size: 4, num_actions: 2, network: {layers: [8]}, batch_size: 8, capacity: 300, "
     "warm_up_steps: 32, updates_per_step: 0.25, n_step: 3, updates_at_once: 4, "
     "prior_fraction: 0.25, max_global_step: 768"
+)
+NETWORKED = (
+    *("state_size=4", "num_actions=2", "network={layers: [8]}", "batch_size=8", "capacity=10000"),
+    *("warm_up_steps=32", "updates_per_step=0.25", "updates_at_once=4"),
 )
 # Recorded observations; those of CartPole-v1 are far below.
 RECORDED = 50.0
@@ -128,6 +135,35 @@ def test_a_start_without_progress_does_not_hold_the_recordings(
         train(file, prior)
     begin_run(load_experiment(file), force=False)
     assert not kept.exists()
+
+
+@pytest.mark.slow
+def test_a_killed_learner_reads_them_again_and_the_status_has_their_number(tmp_path: Path) -> None:
+    """The parameter server keeps running; the table's journal has no recorded steps."""
+    recorded = record(tmp_path / "recorded")
+    settings = [f"algorithm.{one}" for one in NETWORKED]
+    with StandaloneCluster(tmp_path, copy_uncompiled("dqn", tmp_path), *settings) as cluster:
+        cluster.sets.append(f"algorithm.prior={recorded}")
+        server, learner = cluster.start_parameter_server(), cluster.start_learner()
+        rlx, client = cluster.start_rlx_server(), cluster.start_paced_client("one")
+
+        def is_learning(status: Status) -> bool:
+            return status.version >= wanted and status.prior_steps == STEPS
+
+        wanted = 10
+        before = cluster.wait_status(is_learning, "updates with recorded steps")
+        assert (before.table_steps or 0) >= 32
+        assert learner.stop(signal.SIGKILL) == -signal.SIGKILL
+        learner, wanted = cluster.start_learner(), before.version + 10
+        after = cluster.wait_status(is_learning, "more of them")
+        assert (after.table_steps or 0) > (before.table_steps or 0)
+        assert learner.stop(signal.SIGKILL) == -signal.SIGKILL
+        record(recorded, 5, number=2)
+        learner = cluster.start_learner()
+        learner.wait_for(r"learning has failed: algorithm\.prior: \S+/recorded has 75 steps")
+        assert learner.wait() == 2
+        for program in (client, rlx, server):
+            program.stop()
 
 
 def test_recordings_that_cannot_be_used_are_named(

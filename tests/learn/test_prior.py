@@ -170,10 +170,10 @@ def test_the_status_has_the_steps_of_both(tmp_path: Path) -> None:
     source, _ = make_source(make_config(**SETTINGS), prior=make_recordings())
     for number in range(4):
         source.add(make_step(number), [])
-    counts = source._table.counts
-    assert (counts.items, counts.prior_items) == (4, 5)
+    status = source.table_status
+    assert (status.table_steps, status.prior_steps) == (4, 5)
     other, _ = make_source(make_config())
-    assert other._table.counts.prior_items is None
+    assert (other.table_status.table_steps, other.table_status.prior_steps) == (None, None)
 
 
 def test_a_checksum_tells_recordings_apart() -> None:
