@@ -6,6 +6,8 @@ Source: RLPD, Ball et al. 2023, https://arxiv.org/abs/2302.02948.
 import dataclasses
 import json
 import logging
+import os
+import threading
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -63,6 +65,8 @@ def _list_arrays(rollout: Rollout) -> Iterator[np.ndarray]:
 def keep_prior(folder: Path, sources: Sequence[str], steps: int, checksum: int) -> None:
     """Writes down which recorded steps a run learns from, or compares them if it resumes.
 
+    Several processes can do so at the same time.
+
     Args:
       folder: of checkpoints.
       sources: of the recordings. If they are others than before, the user has changed the setting,
@@ -94,7 +98,10 @@ def keep_prior(folder: Path, sources: Sequence[str], steps: int, checksum: int) 
         )
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        replace_file(path, json.dumps(found).encode())
+        # Learners beside their agents start at the same time, and find the same.
+        mine = folder / f"{PRIOR_NAME}.{os.getpid()}-{threading.get_ident()}"
+        replace_file(mine, json.dumps(found).encode())
+        os.replace(mine, path)
     except OSError as error:
         raise ConfigError(
             f"relaax-parameter-server.checkpoint_dir: {path}: cannot be written: "

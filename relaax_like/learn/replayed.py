@@ -64,8 +64,8 @@ class ReplayIteration:
         only counted.
       env_steps: environment steps that have arrived since the previous iteration.
       tickets: of the rollouts that have arrived since then.
-      mean_version: of the values that acted, over the first steps of the minibatches' items; None
-        without minibatches.
+      mean_version: of the values that acted, over the first steps of the minibatches' items that
+        are the run's own; None without minibatches.
       statistics: input -> moments of the steps that have arrived since the last minibatches, for
         running statistics.
     """

@@ -5,7 +5,9 @@ covers F24, J11 (recordings are learned from beside what is played)
 
 import dataclasses
 import json
+import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -207,9 +209,22 @@ def test_recordings_that_have_changed_are_refused_and_others_are_not(
     keep_prior(tmp_path / "new", ["c"], 12, 79)
     assert "was a, b" in caplog.text
     assert json.loads((tmp_path / "new" / PRIOR_NAME).read_text())["steps"] == 12
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [PRIOR_NAME]
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"^relaax-parameter-server\.checkpoint_dir: .*written"):
         keep_prior(tmp_path / "file", ["c"], 12, 79)
+
+
+def test_learners_that_start_together_write_down_the_same(tmp_path: Path) -> None:
+    start = threading.Barrier(4)
+
+    def keep(number: int) -> None:
+        for turn in range(20):
+            start.wait(20)
+            keep_prior(tmp_path / str(turn), ["a"], 10, 77)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(keep, range(4))) == [None] * 4
 
 
 @pytest.mark.parametrize(
