@@ -48,6 +48,8 @@ def make_table(address: str, status: Status) -> Table:
         f"silent for {status.learner_silent_sec:,.0f} s",
         "learners": f"{status.joint_learners} make each update together",
         "overdue": f"{status.overdue_updates or 0:,.0f} updates from the replay table",
+        "drawn from": f"{status.table_steps or 0:,} steps of the run, {status.prior_steps or 0:,} "
+        "recorded ones",
         "held back": f"{status.held_back} gradients",
         "refused": ", ".join(f"{n} x {why}" for why, n in status.refused.items()) or "nothing",
         "memory": f"{status.resident_bytes / 1e6:,.0f} MB",
@@ -57,6 +59,7 @@ def make_table(address: str, status: Status) -> Table:
         "learner": status.learner_address,
         "learners": status.joint_learners,
         "overdue": status.overdue_updates is not None,
+        "drawn from": status.prior_steps is not None,
         "held back": status.held_back,
         "journal": status.journal_bytes,
     }

@@ -27,6 +27,7 @@ from relaax_like.config.optimizer import OptimizerConfig
 from relaax_like.config.origin import NULL, normalise_origin
 from relaax_like.config.plan import Placement
 from relaax_like.config.problems import describe_value
+from relaax_like.config.sources import Sources
 
 # Names of the sections.
 PARAMETER_SERVER = "relaax-parameter-server"
@@ -267,10 +268,6 @@ class SecurityConfig(Settings):
     """Allow listening on addresses that other machines can reach without TLS and tokens."""
 
 
-# First part of a source of `learner.offline` that is a Minari data set.
-MINARI = "minari:"
-
-
 class LearnerConfig(Settings):
     """Section `learner`."""
 
@@ -331,7 +328,7 @@ class LearnerConfig(Settings):
     file per iteration; with placement agent each learner writes a file per about 4096 steps."""
     collect_traj_max_mb: float = Field(default=1000.0, gt=0)
     """Megabytes of trajectory files after which a learner writes no more; a warning is logged."""
-    offline: Annotated[tuple[str, ...], Field(min_length=1)] | None = None
+    offline: Sources | None = None
     """`relaax train`: recordings to learn from instead of playing, for algorithms that support it:
     one source, or a list of several. Folders of trajectory files, relative to the working
     directory; `minari:ID` or `minari:FOLDER`, a local Minari data set."""
@@ -341,18 +338,6 @@ class LearnerConfig(Settings):
     hook: dict[str, JsonValue] = Field(default_factory=dict)
     """Hooks of the learner; see config/base_learner.py. With placement agent, each rlx server's
     or worker's learner has them, except those of checkpoints."""
-
-    @field_validator("offline", mode="before")
-    @classmethod
-    def _make_list(cls, value: Any) -> Any:
-        if isinstance(value, str | Path):
-            return (str(value),)
-        return tuple(value) if isinstance(value, list) else value
-
-    @field_validator("offline")
-    @classmethod
-    def _make_absolute(cls, value: tuple[str, ...] | None) -> tuple[str, ...] | None:
-        return value and tuple(map(_make_absolute, value))
 
     @field_validator("backprop_workers")
     @classmethod
@@ -365,14 +350,6 @@ class LearnerConfig(Settings):
     def publishes(self) -> bool:
         """Whether the run learns in one place, from which complete values are published."""
         return self.placement in ("server", "standalone")
-
-
-def _make_absolute(source: str) -> str:
-    """Returns a source of `learner.offline` that is valid in any working directory."""
-    prefix = MINARI if source.startswith(MINARI) else ""
-    path = Path(source.removeprefix(prefix))
-    # An id of a data set is not a path.
-    return source if prefix and not os.path.isdir(path) else f"{prefix}{path.absolute()}"
 
 
 _ENV = AliasChoices("env", "env_name")

@@ -321,6 +321,9 @@ class Replay(Plan):
       reward_discount: factor per step of sums of each slot's rewards, whose moments are a running
         statistic of the model, `Normalizer("return", ())`, with which the algorithm can scale
         rewards; None: they are not measured.
+      prior: recordings from which a part of each minibatch is drawn, see `LearnerConfig.offline`;
+        None: minibatches have only steps of the run.
+      prior_fraction: that part; see `prior_size`.
 
     Raises:
       ValueError: an attribute is out of its range, or attributes contradict each other.
@@ -342,6 +345,8 @@ class Replay(Plan):
     hindsight: HindsightConfig | None = None
     balance_rewards: bool = False
     reward_discount: float | None = None
+    prior: tuple[str, ...] | None = None
+    prior_fraction: float = 0.5
     has_table: ClassVar[bool] = True  # type: ignore[misc]
     takes_executed: ClassVar[bool] = True  # type: ignore[misc]
     overridden: ClassVar[OverriddenUse] = "keep"  # type: ignore[misc]
@@ -369,6 +374,7 @@ class Replay(Plan):
                 f"Replay: updates_per_step is {self.updates_per_step}, expected a number above 0"
             )
         self._validate_balance()
+        self._validate_prior()
         steps, burn_in = self.sequence_steps, self.burn_in_steps
         if steps is None:
             if burn_in:
@@ -414,6 +420,33 @@ class Replay(Plan):
                 f"Replay: balance_rewards chooses steps by their own rewards, and cannot be "
                 f"combined with {name}={getattr(self, name)}; remove one of them"
             )
+
+    def _validate_prior(self) -> None:
+        """Raises ValueError if a part of each minibatch is to be recorded, but cannot be."""
+        if self.prior is None:
+            return
+        parts = {
+            "priority_exponent": self.priority_exponent is not None,
+            "sequence_steps": self.sequence_steps is not None,
+            "hindsight": self.hindsight is not None,
+            "balance_rewards": self.balance_rewards,
+        }
+        for name in (name for name, is_set in parts.items() if is_set):
+            raise ValueError(
+                f"Replay: prior is {', '.join(self.prior)}, expected null with {name}: recorded "
+                f"steps are drawn uniformly, one by one; remove prior, or {name}"
+            )
+        if not 0 < self.prior_size < self.batch_size:
+            raise ValueError(
+                f"Replay: prior_fraction is {self.prior_fraction}, which makes {self.prior_size} "
+                f"of the {self.batch_size} steps of a minibatch recorded ones, expected 1 to "
+                f"{self.batch_size - 1}; set prior_fraction closer to 0.5, or raise batch_size"
+            )
+
+    @property
+    def prior_size(self) -> int:
+        """Number of recorded steps in a minibatch with a prior; halves are rounded to even."""
+        return round(self.prior_fraction * self.batch_size)
 
     @property
     def replaces_goals(self) -> bool:  # type: ignore[override]

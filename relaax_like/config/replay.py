@@ -9,6 +9,7 @@ from relaax_like.config import hyper
 from relaax_like.config.encoder import EncoderConfig
 from relaax_like.config.hindsight import HindsightConfig
 from relaax_like.config.plan import Overload, Replay
+from relaax_like.config.sources import Sources
 
 
 class ReplayConfig(EncoderConfig):
@@ -52,6 +53,13 @@ class ReplayConfig(EncoderConfig):
     hindsight: HindsightConfig | None = None
     """Learn from goals that were achieved by chance, where a goal is a part of the observation: see
     config/hindsight.py; null: only from the goals that were desired."""
+    prior: Sources | None = None
+    """Recordings from which a part of each minibatch is drawn, from the first update on: a folder
+    of trajectory files, as `relaax record` writes them, relative to the working directory;
+    `minari:ID` or `minari:FOLDER`, a local Minari data set; or a list of several. null: minibatches
+    have only steps of the run."""
+    prior_fraction: float = Field(default=0.5, gt=0, lt=1)
+    """With prior: the part of each minibatch that is recorded, to the nearest whole step."""
     adam_epsilon: float = Field(default=1e-8, gt=0)
     """Epsilon of Adam."""
 

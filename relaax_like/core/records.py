@@ -243,10 +243,14 @@ class TableStatus(NamedTuple):
     Attributes:
       overdue_updates: updates that are due and have not been made; None without a table.
       given_up_step: the table's environment steps when its journal was given up; None: it was not.
+      table_steps: the run's steps from which minibatches are drawn; None: without a prior.
+      prior_steps: recorded steps from which the rest of each is drawn; None: without a prior.
     """
 
     overdue_updates: float | None = None
     given_up_step: int | None = None
+    table_steps: int | None = None
+    prior_steps: int | None = None
 
 
 NO_TABLE = TableStatus()
@@ -292,6 +296,8 @@ class Status:
     unlearned_steps: int = 0
     given_up_version: int | None = None
     given_up_step: int | None = None
+    table_steps: int | None = None
+    prior_steps: int | None = None
 
 
 # A learner in the parameter server's process, or in its own.

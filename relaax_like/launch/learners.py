@@ -49,6 +49,7 @@ from relaax_like.launch.online_tester import (
     describe_without_tests,
     require_environment,
 )
+from relaax_like.launch.recordings import find_recordings
 from relaax_like.learn.collected import make_collector
 from relaax_like.runs.processes.process import without_native_stderr
 from relaax_like.wire.errors import ConfigError, InvalidInputError
@@ -64,6 +65,7 @@ if TYPE_CHECKING:  # Most of them import TensorFlow.
     from relaax_like.learn.request_queue import RequestQueue
     from relaax_like.learn.tally import Tally
     from relaax_like.learn.updates import CompiledUpdates
+    from relaax_like.replay import Table
 
 logger = logging.getLogger(__name__)
 
@@ -341,7 +343,12 @@ def _make_replayed(
     compute_rewards = getattr(module, "compute_rewards", None)
     if compute_rewards is not None:
         compute_rewards = locate_errors(experiment.algorithm_folder)(compute_rewards)
+    prior = None
+    if plan.prior is not None:
+        prior = _make_prior(experiment, plan, model, history, data_handler, name)
     table = make_table(plan, model, history, seed, compute_rewards)
+    if prior is not None:
+        table.mix(prior, plan.prior_size)
     log = None
     if keeps_experience:
         settings = experiment.parameter_server
@@ -361,6 +368,44 @@ def _make_replayed(
         data_handler,
         plan.reward_discount,
     )
+
+
+def _make_prior(
+    experiment: Experiment,
+    plan: Replay,
+    model: Any,
+    history: Mapping[str, int],
+    data_handler: DataHandler | None,
+    name: str,
+) -> "Table":
+    """Makes the table of the recorded steps that are a part of each minibatch.
+
+    Raises:
+      ConfigError: there are several Algorithms; the recordings cannot be found, cannot be read, do
+        not fit the model, or are not those that the run began with; or they do not fit into memory.
+    """
+    from relaax_like.learn.prior import keep_prior, make_prior, read_prior
+
+    assert plan.prior is not None, "the plan has a prior"
+    sources = ", ".join(plan.prior)
+    if name:
+        place = describe_place(type(experiment.algorithm), "plan")
+        raise ConfigError(
+            f"{place}: prior of {name!r} is {sources}, expected None: recordings have what one "
+            "Algorithm sees, and this folder has several by name; remove prior, or define "
+            "make_model in model.py"
+        )
+    masks = experiment.environment.masks if experiment.environment else "auto"
+    files = find_recordings(plan.prior, masks, "algorithm.prior")
+    try:
+        rollouts, checksum = read_prior(files, model, experiment.algorithm.action_spaces)
+        steps = sum(rollout.env_steps for rollout in rollouts)
+        keep_prior(experiment.parameter_server.checkpoint_dir, plan.prior, steps, checksum)
+        table = make_prior(rollouts, plan, model, history, data_handler)
+    except InvalidInputError as error:
+        raise ConfigError(f"algorithm.prior: {error}") from error
+    logger.info("%s recorded steps from %s", f"{steps:,}", sources)
+    return table
 
 
 def _validate_names(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from relaax_like.config.leaves import ObservationConfig
-from relaax_like.config.models import MINARI
+from relaax_like.config.sources import MINARI
 from relaax_like.experience.recordings import Recording
 from relaax_like.experience.rollout import ALIVE, TERMINATED, TRUNCATED, Rollout
 from relaax_like.experience.trajectory_files import DamagedFileError
@@ -208,7 +208,7 @@ def find_episodes(name: str, masks: str = _AUTO) -> list[Recording]:
         size = sum(file.stat().st_size for file in files if file.is_file())
         _warn_of_jpeg(source, data_set)
     if not sum(lengths):
-        raise ConfigError(f"learner.offline: {source}: the data set has no steps; name another one")
+        raise ConfigError(f"{source}: the data set has no steps; name another one")
     with _explain(source):
         layout = _Layout(data_set, masks)
     recordings: list[Recording] = []
@@ -271,16 +271,14 @@ def _explain(source: str) -> Iterator[None]:
         yield
     except (ConfigError, InvalidInputError) as error:  # of the spaces
         what = re.split("; (?:convert it|rename one) with a wrapper", str(error))[0]
-        raise ConfigError(f"learner.offline: {source}: {what}; name another data set") from None
+        raise ConfigError(f"{source}: {what}; name another data set") from None
     except ImportError as error:  # also of h5py, which Minari describes by itself
         is_missing = isinstance(error, ModuleNotFoundError) and error.name
         what = f"{error.name} is not installed" if is_missing else str(error)
-        raise ConfigError(
-            f"learner.offline: {source}: {what}; {describe_cure('offline')}"
-        ) from error
+        raise ConfigError(f"{source}: {what}; {describe_cure('offline')}") from error
     except Exception as error:
         raise ConfigError(
-            f"learner.offline: {source}: not a readable Minari data set ({error!s:.300}); expected "
+            f"{source}: not a readable Minari data set ({error!s:.300}); expected "
             "the id of a data set that `minari list local` shows, or its folder. To download a "
             "data set: minari download ID"
         ) from error

@@ -65,6 +65,8 @@ class ExperienceServices:
     def table_status(self) -> TableStatus:
         """Status of the tables of all loaded Algorithms: all overdue updates, the first step."""
         tables = [service.table_status for service in self._services.values()]
+        if len(tables) == 1:
+            return tables[0]
         overdue = [one.overdue_updates for one in tables if one.overdue_updates is not None]
         steps = [one.given_up_step for one in tables if one.given_up_step is not None]
         return TableStatus(sum(overdue) if overdue else None, min(steps, default=None))

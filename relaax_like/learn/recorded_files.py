@@ -1,7 +1,7 @@
 """Recordings as sources of iterations: one after another, or minibatches from all of them."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -151,10 +151,32 @@ def validate_files(
         file does not fit the algorithm; or it has too few steps or slots for one update, unless the
         plan mixes the steps of all files.
     """
+    mixes = isinstance(plan, Offline) and plan.updates_at_once is not None
+    rollouts = read_files(files, model, action_spaces, None if mixes else plan, spaces)
+    return sum(rollout.env_steps for rollout in rollouts)
+
+
+def read_files(
+    files: Sequence[Recording],
+    model: Model,
+    action_spaces: Mapping[str, Space],
+    plan: RolloutPlan | None = None,
+    spaces: RunSpaces | None = None,
+) -> Iterator[Rollout]:
+    """Yields the rollouts of all recordings that can be learned from, in the arrays of the model.
+
+    Args:
+      files: the recordings.
+      model: see `RecordedFiles`.
+      action_spaces: see `RecordedFiles`.
+      plan: of updates that use one recording each; None: they need no minimum of steps.
+      spaces: of the recordings; values outside are reported. None: not known.
+
+    Raises:
+      InvalidInputError: after the last rollout; see `validate_files`.
+    """
     damaged: list[DamagedFileError] = []
     unfit: InvalidInputError | None = None
-    steps = 0
-    mixes = isinstance(plan, Offline) and plan.updates_at_once is not None
     watch = RangeWatch()
     ranges = Ranges(watch, *(spaces or ({}, {})), kind="recorded")
     for file in files:
@@ -162,19 +184,19 @@ def validate_files(
             rollout = _conform(file, model, action_spaces)
             ranges.add(OBSERVATION, rollout.inputs, rollout.valid)
             ranges.add(ACTION, rollout.actions, rollout.valid)
-            steps += rollout.env_steps
-            if not mixes:
+            if plan is not None:
                 _validate_length(rollout, file.name, plan)
         except DamagedFileError as error:
             damaged.append(error)
         except InvalidInputError as error:
             unfit = unfit or error
+        else:
+            yield rollout
     ranges.close()
     watch.close()
     refusal = _list_damaged(damaged, len(files)) if damaged else unfit
     if refusal is not None:
         raise refusal
-    return steps
 
 
 def _list_damaged(damaged: Sequence[DamagedFileError], number: int) -> InvalidInputError:

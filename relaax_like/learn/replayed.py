@@ -65,8 +65,8 @@ class ReplayIteration:
         only counted.
       env_steps: environment steps that have arrived since the previous iteration.
       tickets: of the rollouts that have arrived since then.
-      mean_version: of the values that acted, over the first steps of the minibatches' items; None
-        without minibatches.
+      mean_version: of the values that acted, over the first steps of the minibatches' items that
+        are the run's own; None without minibatches.
       statistics: input -> moments of the steps that have arrived since the last minibatches, for
         running statistics.
     """
@@ -140,9 +140,12 @@ class Replayed(AgentSource):
 
     @property
     def table_status(self) -> TableStatus:
-        """Updates that are due by `updates_per_step`; when the log was given up."""
+        """Updates that are due by `updates_per_step`; when the log was given up; with a prior, the
+        steps of both tables."""
         given_up_step = None if self._log is None else self._log.given_up_step
-        return TableStatus(self._table.counts.deficit, given_up_step)
+        counts = self._table.counts
+        own_steps = None if counts.prior_items is None else counts.items
+        return TableStatus(counts.deficit, given_up_step, own_steps, counts.prior_items)
 
     def load(self) -> None:
         """Fills the table from the log, and counts what no publication contains; see `Source`.
@@ -247,7 +250,8 @@ class Replayed(AgentSource):
             return ReplayIteration(None, steps, tickets, None)
         with self._changed:
             moments = self._take_moments()
-        version = float(np.mean(minibatches.versions))
+        # Recorded steps have the versions of another run.
+        version = float(np.mean(minibatches.versions[minibatches.ids >= 0]))
         return ReplayIteration(minibatches, steps, tickets, version, moments)
 
     def note_learned(
@@ -466,8 +470,8 @@ def make_table(
     if plan.priority_exponent is not None:
         selector = Prioritized(plan.priority_exponent, plan.weight_exponent)
     return Table(
-        Storage(_make_spec(model, history), plan.capacity, history=history, max_streams=4096),
-        _make_items(plan, model, compute_rewards),
+        Storage(make_spec(model, history), plan.capacity, history=history, max_streams=4096),
+        make_items(plan, model, compute_rewards),
         selector,
         minibatch_size=plan.batch_size,
         limiter=limiter,
@@ -475,7 +479,7 @@ def make_table(
     )
 
 
-def _make_items(plan: Replay, model: Model, compute_rewards: ComputeRewards | None) -> Items:
+def make_items(plan: Replay, model: Model, compute_rewards: ComputeRewards | None) -> Items:
     """Returns what minibatches consist of.
 
     Raises:
@@ -520,7 +524,9 @@ def _make_items(plan: Replay, model: Model, compute_rewards: ComputeRewards | No
     )
 
 
-def _make_spec(model: Model, history: Mapping[str, int]) -> RowSpec:
+def make_spec(model: Model, history: Mapping[str, int]) -> RowSpec:
+    """Returns the columns of a model's table; for `history`, see `make_table`."""
+
     def read(name: str, spec: Mapping[str, Any], number: int = 1) -> np.dtype:
         shape = tuple(spec["shape"])
         if number > 1:

@@ -464,6 +464,8 @@ class ParameterServer(ParameterServerBackend, Publisher, Closing):
             overdue_updates=table.overdue_updates,
             given_up_version=self._journal.given_up_version,
             given_up_step=table.given_up_step,
+            table_steps=table.table_steps,
+            prior_steps=table.prior_steps,
             learner_address=learner.address if learner else "",
             learner_term=learner.term if learner else 0,
             learner_silent_sec=learner.silent_sec if learner and learner.term else 0.0,

@@ -244,7 +244,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("global_t", "version", "epoch", "uptime_sec", "env_steps_per_sec", "mean_return", "return_episodes", "episodes", "clients", "finished", "snapshot_global_t", "checkpoint_dir", "refused", "durability", "parameters", "unsynced_records", "unsynced_bytes", "journal_bytes", "snapshot_age_sec", "snapshot_failures", "client_list", "held_back", "resident_bytes", "mirrored_global_t", "mirror_error", "journal_error", "served", "served_clients", "overdue_updates", "learner_address", "learner_term", "learner_silent_sec", "joint_learners", "given_up_version", "given_up_step", "unlearned_steps")
+    __slots__ = ("global_t", "version", "epoch", "uptime_sec", "env_steps_per_sec", "mean_return", "return_episodes", "episodes", "clients", "finished", "snapshot_global_t", "checkpoint_dir", "refused", "durability", "parameters", "unsynced_records", "unsynced_bytes", "journal_bytes", "snapshot_age_sec", "snapshot_failures", "client_list", "held_back", "resident_bytes", "mirrored_global_t", "mirror_error", "journal_error", "served", "served_clients", "overdue_updates", "learner_address", "learner_term", "learner_silent_sec", "joint_learners", "given_up_version", "given_up_step", "unlearned_steps", "table_steps", "prior_steps")
     class RefusedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -288,6 +288,8 @@ class Status(_message.Message):
     GIVEN_UP_VERSION_FIELD_NUMBER: _ClassVar[int]
     GIVEN_UP_STEP_FIELD_NUMBER: _ClassVar[int]
     UNLEARNED_STEPS_FIELD_NUMBER: _ClassVar[int]
+    TABLE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    PRIOR_STEPS_FIELD_NUMBER: _ClassVar[int]
     global_t: int
     version: int
     epoch: int
@@ -324,7 +326,9 @@ class Status(_message.Message):
     given_up_version: int
     given_up_step: int
     unlearned_steps: int
-    def __init__(self, global_t: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_sec: _Optional[float] = ..., env_steps_per_sec: _Optional[float] = ..., mean_return: _Optional[float] = ..., return_episodes: _Optional[int] = ..., episodes: _Optional[int] = ..., clients: _Optional[int] = ..., finished: _Optional[str] = ..., snapshot_global_t: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., refused: _Optional[_Mapping[str, int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., parameters: _Optional[int] = ..., unsynced_records: _Optional[int] = ..., unsynced_bytes: _Optional[int] = ..., journal_bytes: _Optional[int] = ..., snapshot_age_sec: _Optional[float] = ..., snapshot_failures: _Optional[int] = ..., client_list: _Optional[_Iterable[_Union[ClientStatus, _Mapping]]] = ..., held_back: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., mirrored_global_t: _Optional[int] = ..., mirror_error: _Optional[str] = ..., journal_error: _Optional[str] = ..., served: _Optional[_Iterable[_Union[ServedClient, _Mapping]]] = ..., served_clients: _Optional[int] = ..., overdue_updates: _Optional[float] = ..., learner_address: _Optional[str] = ..., learner_term: _Optional[int] = ..., learner_silent_sec: _Optional[float] = ..., joint_learners: _Optional[int] = ..., given_up_version: _Optional[int] = ..., given_up_step: _Optional[int] = ..., unlearned_steps: _Optional[int] = ...) -> None: ...
+    table_steps: int
+    prior_steps: int
+    def __init__(self, global_t: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., uptime_sec: _Optional[float] = ..., env_steps_per_sec: _Optional[float] = ..., mean_return: _Optional[float] = ..., return_episodes: _Optional[int] = ..., episodes: _Optional[int] = ..., clients: _Optional[int] = ..., finished: _Optional[str] = ..., snapshot_global_t: _Optional[int] = ..., checkpoint_dir: _Optional[str] = ..., refused: _Optional[_Mapping[str, int]] = ..., durability: _Optional[_Union[Durability, str]] = ..., parameters: _Optional[int] = ..., unsynced_records: _Optional[int] = ..., unsynced_bytes: _Optional[int] = ..., journal_bytes: _Optional[int] = ..., snapshot_age_sec: _Optional[float] = ..., snapshot_failures: _Optional[int] = ..., client_list: _Optional[_Iterable[_Union[ClientStatus, _Mapping]]] = ..., held_back: _Optional[int] = ..., resident_bytes: _Optional[int] = ..., mirrored_global_t: _Optional[int] = ..., mirror_error: _Optional[str] = ..., journal_error: _Optional[str] = ..., served: _Optional[_Iterable[_Union[ServedClient, _Mapping]]] = ..., served_clients: _Optional[int] = ..., overdue_updates: _Optional[float] = ..., learner_address: _Optional[str] = ..., learner_term: _Optional[int] = ..., learner_silent_sec: _Optional[float] = ..., joint_learners: _Optional[int] = ..., given_up_version: _Optional[int] = ..., given_up_step: _Optional[int] = ..., unlearned_steps: _Optional[int] = ..., table_steps: _Optional[int] = ..., prior_steps: _Optional[int] = ...) -> None: ...
 
 class ClientStatus(_message.Message):
     __slots__ = ("client_id", "gradients", "staleness", "silent_sec")

@@ -68,14 +68,18 @@ class LeasePart(_message.Message):
     def __init__(self, header: _Optional[_Union[LeaseHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class RenewRequest(_message.Message):
-    __slots__ = ("term", "overdue_updates", "given_up_step")
+    __slots__ = ("term", "overdue_updates", "given_up_step", "table_steps", "prior_steps")
     TERM_FIELD_NUMBER: _ClassVar[int]
     OVERDUE_UPDATES_FIELD_NUMBER: _ClassVar[int]
     GIVEN_UP_STEP_FIELD_NUMBER: _ClassVar[int]
+    TABLE_STEPS_FIELD_NUMBER: _ClassVar[int]
+    PRIOR_STEPS_FIELD_NUMBER: _ClassVar[int]
     term: int
     overdue_updates: float
     given_up_step: int
-    def __init__(self, term: _Optional[int] = ..., overdue_updates: _Optional[float] = ..., given_up_step: _Optional[int] = ...) -> None: ...
+    table_steps: int
+    prior_steps: int
+    def __init__(self, term: _Optional[int] = ..., overdue_updates: _Optional[float] = ..., given_up_step: _Optional[int] = ..., table_steps: _Optional[int] = ..., prior_steps: _Optional[int] = ...) -> None: ...
 
 class PublishHeader(_message.Message):
     __slots__ = ("term", "sequence", "number", "env_steps", "episodes", "received", "optimizers", "score", "players")

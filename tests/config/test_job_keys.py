@@ -75,7 +75,8 @@ def test_the_refused_keys_of_all_models_are_these() -> None:
     models = {"": TopConfig, **SECTION_MODELS}
     assert {name: find_refused_keys(model) for name, model in models.items()} == REFUSED
     for model in list_algorithms():
-        assert find_refused_keys(model) == ["path"], model.__module__
+        prior = ["prior"] if "prior" in model.model_fields else []  # folders
+        assert find_refused_keys(model) == ["path", *prior], model.__module__
 
 
 def test_only_these_keys_of_all_models_are_marked_as_names() -> None:

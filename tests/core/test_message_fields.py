@@ -44,6 +44,7 @@ def test_what_is_none_is_not_set_and_what_is_not_set_is_none():
     message = to_message(publisher_pb2.RenewRequest, TableStatus(0.0, None), term=3)
     assert message.HasField("overdue_updates")
     assert not message.HasField("given_up_step")
+    assert not message.HasField("prior_steps")
     assert to_record(TableStatus, message) == TableStatus(0.0, None)
     assert to_record(Named, message) == Named(3, 0.0)
 

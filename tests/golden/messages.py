@@ -581,6 +581,11 @@ CASES: dict[str, Case] = {
         _serialize(messages.status_to_message),
         _parse(pb.Status, messages.message_to_status),
     ),
+    "status with a prior": Case(
+        Status(overdue_updates=0.0, table_steps=1200, prior_steps=0),
+        _serialize(messages.status_to_message),
+        _parse(pb.Status, messages.message_to_status),
+    ),
     "report about clients": Case(
         ClientsReport(
             server_id="rlx-1",

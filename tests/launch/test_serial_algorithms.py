@@ -121,6 +121,18 @@ def test_each_algorithm_resumes_with_its_replay_table(tmp_path: Path) -> None:
     assert 10 < goal < control / 3
 
 
+@pytest.mark.parametrize("placement", ["server", "agent"])
+def test_a_prior_of_one_of_them_is_refused_by_name(
+    placement: str, folder: Path, tmp_path: Path
+) -> None:
+    file = folder / "config.py"
+    text = file.read_text()
+    file.write_text(text.replace("capacity=500,", "capacity=500, prior=('/recorded',),"))
+    sets = ("algorithm.replayed=[control]", f"learner.placement={placement}")
+    with pytest.raises(ConfigError, match=r"config\.py:\d+: prior of 'control' is /recorded, "):
+        train(write_experiment(tmp_path, folder), *sets)
+
+
 def has_waiting(state: dict) -> bool:
     collector = state["learner"]["collector"]
     return bool(collector["num_added"] - collector["num_taken"] > 0)

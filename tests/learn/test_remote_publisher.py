@@ -128,9 +128,10 @@ def test_what_is_published_is_what_comes(run: Run) -> None:
         assert server.status().episodes == 3
         assert (status := server.status()).learner_address == "localhost:3"
         assert (status.learner_term, status.overdue_updates) == (publisher.term, None)
-        publisher.get_table_status = lambda: TableStatus(7.0, 0)
+        publisher.get_table_status = lambda: TableStatus(7.0, 0, 12, 5)
         wait_until(lambda: server.status().overdue_updates == 7.0, "the next renewal")
         assert server.status().given_up_step == 0
+        assert (server.status().table_steps, server.status().prior_steps) == (12, 5)
         # Agents get them from the learner.
         values = publisher.pull().values
         assert values is not None

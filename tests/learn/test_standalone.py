@@ -20,6 +20,7 @@ from relaax_like.core.metrics import NullMetrics
 from relaax_like.core.records import Episode, Publication, Reply
 from relaax_like.core.roles import Publisher
 from relaax_like.experience.rollout import Rollout
+from relaax_like.experience.trajectory_files import TrajectoryWriter
 from relaax_like.launch.learners import make_iteration_learner
 from relaax_like.launch.parameter_server import make_parameter_server
 from relaax_like.learn.remote_publisher import RemotePublisher
@@ -32,6 +33,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "a2c": {**DISCRETE, "num_steps": 32, "rollout_steps": 8},
     "ppo": {**DISCRETE, "num_steps": 64, "rollout_steps": 8, "batch_size": 16, "epochs": 2},
     "dqn": {**DISCRETE, **REPLAY, "target_every": 3, "priority_exponent": 0.6},
+    "dqn, prior": {**DISCRETE, **REPLAY, "target_every": 3},
     "sac": {**CONTINUOUS, **REPLAY},
 }
 
@@ -41,26 +43,31 @@ PLAIN = "relaax-parameter-server: {optimizers: {actor: {name: sgd}, critic: {nam
 
 
 def make_experiment(folder: Path, name: str, placement: str, more: str = "") -> Experiment:
-    if not (folder / name).exists():
-        copy_uncompiled(name, folder)
+    algorithm = name.split(",")[0]
+    if not (folder / algorithm).exists():
+        copy_uncompiled(algorithm, folder)
+    settings = dict(SETTINGS[name])
+    if "prior" in name:
+        settings["prior"] = folder / "recorded"
+        TrajectoryWriter(folder / "recorded", 1e6).write(1, make_rollout(algorithm, 1000))
     run = folder / placement
     run.mkdir()
     file = run / "experiment.yaml"
-    lines = [f"  {key}: {value}" for key, value in SETTINGS[name].items()]
+    lines = [f"  {key}: {value}" for key, value in settings.items()]
     file.write_text(
         f"run_dir: {run / 'run'}\nlearner: {{placement: {placement}}}\n"
-        f"{more}algorithm:\n  path: {folder / name}\n  network: {{layers: [8]}}\n"
+        f"{more}algorithm:\n  path: {folder / algorithm}\n  network: {{layers: [8]}}\n"
         + "\n".join(lines)
     )
     return load_experiment(file)
 
 
-def make_rollout(experiment: Experiment, number: int) -> Rollout:
+def make_rollout(name: str, number: int) -> Rollout:
     """Draws what eight steps of four slots have led to; the same for the same number."""
     random = np.random.default_rng(number)
     steps, slots = 8, 4
     observations = random.standard_normal((steps + 1, slots, 3)).astype(np.float32)
-    if "num_actions" in SETTINGS[experiment.algorithm_folder.name]:
+    if "num_actions" in SETTINGS[name]:
         action = random.integers(2, size=(steps, slots))
     else:
         action = random.uniform(-1.9, 1.9, (steps, slots, 1)).astype(np.float32)
@@ -121,7 +128,8 @@ def learn(experiment: Experiment, iterations: int) -> list[tuple[Any, ...]]:
         loop.load()
         number = learned = 0
         while learned < iterations:
-            loop.source.add(make_rollout(experiment, number), [Episode(float(number), 8)])
+            rollout = make_rollout(experiment.algorithm_folder.name, number)
+            loop.source.add(rollout, [Episode(float(number), 8)])
             number += 1
             while loop.source.has_iteration and learned < iterations:
                 loop.learn()
@@ -136,6 +144,7 @@ def learn(experiment: Experiment, iterations: int) -> list[tuple[Any, ...]]:
         ("a2c", PLAIN),
         ("ppo", ""),
         ("dqn", ""),
+        ("dqn, prior", ""),
         pytest.param("sac", "", marks=pytest.mark.slow),  # a replay table, as dqn
     ],
     ids=str,

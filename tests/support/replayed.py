@@ -1,5 +1,6 @@
 """Sources of minibatches from a replay table, of dqn; steps of one slot, each different."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import numpy as np
 from relaax_like.algorithm.model import get_normalizers
 from relaax_like.experience.collector import DataHandler
 from relaax_like.experience.rollout import Rollout
+from relaax_like.learn.prior import make_prior
 from relaax_like.learn.replay_log import ReplayLog
 from relaax_like.learn.replayed import Replayed, make_table
 from relaax_like.learn.request_queue import RequestQueue
@@ -39,6 +41,7 @@ def make_source(
     config: Any,
     folder: Path | None = None,
     data_handler: DataHandler | None = None,
+    prior: Sequence[Rollout] = (),
     **options: Any,
 ) -> tuple[Replayed, Tally]:
     """Makes a source and its tally.
@@ -47,12 +50,16 @@ def make_source(
       config: of dqn.
       folder: of its log; None: it has none.
       data_handler: of what comes; None: it has none.
+      prior: recorded rollouts, if `config` has a prior.
       options: of the log.
     """
     model = load("model", "dqn").make_model(config, 3)
     model.masks = config.masks
     plan, number = config.plan, config.observation_history
-    table = make_table(plan, model, {"observation": number} if number > 1 else {}, 0)
+    history = {"observation": number} if number > 1 else {}
+    table = make_table(plan, model, history, 0)
+    if plan.prior is not None:
+        table.mix(make_prior(prior, plan, model, history, data_handler), plan.prior_size)
     tally = Tally()
     layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
     log = None if folder is None else ReplayLog(folder, lambda: table.rows, **options)

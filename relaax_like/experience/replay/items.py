@@ -30,7 +30,8 @@ class TransitionBatch(NamedTuple):
       steps: [U, B] int64, number of rewards that were added up: n or fewer.
       log_prob: [U, B] float32, of the actions under the policy that acted.
       extras: name -> [U, B, ...], of the first step.
-      ids: [U, B] int64, of the items; see `Table.update_priorities`.
+      ids: [U, B] int64, of the items; see `Table.update_priorities`. Below 0: an item of the prior,
+        see `Table.mix`.
       weights: [U, B] float32, 1 unless the selector prefers some items.
       versions: [U, B] int64, of the values that acted in the first step.
       ages: [U, B] int64, number of rows that were inserted after the first step.

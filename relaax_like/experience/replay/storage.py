@@ -394,12 +394,26 @@ class Storage:
         """Checks that `insert` would accept a segment, and counts the rows that it needs.
 
         Returns:
+          See `measure`.
+
+        Raises:
+          InvalidInputError: see `insert`.
+        """
+        measured = self.measure(rollout)
+        self._validate_size(measured[-1], *rollout.next_alive.shape)
+        self._validate_agents(rollout.starts)
+        return measured
+
+    def measure(self, rollout: Rollout) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int, int]:
+        """Counts the rows that a segment needs, in a storage of any size.
+
+        Returns:
           `next_alive` float32, `valid` bool, and where the next row does not follow, bool, each
           `[T, k]`; numbers of rows that are steps, of observations that nothing follows, and the
           largest number of rows that the segment can take.
 
         Raises:
-          InvalidInputError: see `insert`.
+          InvalidInputError: the segment is empty, or does not fit the spec or the history.
         """
         self.spec.validate(rollout)
         self._validate_history(rollout)
@@ -415,8 +429,6 @@ class Storage:
         num_history = self._reach if rollout.history else 0
         # Each stream that is not continued takes a row, and so does one that is given up for it.
         upper = steps + finals + width * (2 + num_history)
-        self._validate_size(upper, length, width)
-        self._validate_agents(rollout.starts)
         return next_alive, valid, differs, steps, finals, upper
 
     def _validate_size(self, upper: int, length: int, width: int) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from relaax_like.experience.replay.items import Items, Minibatches
+from relaax_like.experience.replay.items import Items, Minibatches, TransitionBatch
 from relaax_like.experience.replay.rate_limiter import RateLimiter
 from relaax_like.experience.replay.selectors import Balanced, Prioritized, Selector
 from relaax_like.experience.replay.storage import Change, Storage
@@ -32,6 +32,7 @@ class TableCounts:
       steps: environment steps that were inserted.
       minibatches: number of minibatches that were sampled.
       deficit: minibatches that are due and were not sampled; 0 without a limiter.
+      prior_items: number of items in the table that was passed to `Table.mix`; None: there is none.
     """
 
     rows: int
@@ -39,6 +40,7 @@ class TableCounts:
     steps: int
     minibatches: int
     deficit: float
+    prior_items: int | None = None
 
 
 class Table:
@@ -59,6 +61,8 @@ class Table:
     who insert, or those who sample, never both. Sampling is possible once enough steps were
     inserted and an item is complete; inserting, unless the learner is behind and has something to
     sample.
+
+    A second table, with recorded steps, can be a part of each minibatch: see `mix`.
 
     Everything is in memory, and lost with the process; `learn.replay_log` keeps rollouts on disk.
     Thread-safe: all calls are made under one lock.
@@ -93,6 +97,8 @@ class Table:
         self._items = items
         self._selector = selector
         self._limiter = limiter
+        self._prior: Table | None = None
+        self._prior_size = 0
         self._batch_size = minibatch_size
         self._seed = seed
         self._random = np.random.Generator(np.random.PCG64(seed))
@@ -116,6 +122,7 @@ class Table:
                 steps=self._steps,
                 minibatches=self._minibatches,
                 deficit=self._limiter.deficit if self._limiter else 0.0,
+                prior_items=self._prior._num_items if self._prior else None,
             )
 
     @property
@@ -123,6 +130,23 @@ class Table:
         """Ids of the oldest row and of the row that is inserted next; no id is used twice."""
         with self._lock:
             return self._storage.oldest_id, self._storage.next_id
+
+    def mix(self, prior: "Table", size: int) -> None:
+        """Draws a part of each minibatch from another table, with this one's random generator.
+
+        It has the last columns of each array, whose `ids` are -1 - the id in the other table.
+        Nothing else changes: limiter, counts and state are those of this table alone.
+
+        Source: symmetric sampling, Ball et al. 2023, https://arxiv.org/abs/2302.02948, section 4.1,
+        there with one half each.
+
+        Args:
+          prior: with the same columns, and transitions like those of this table; has at least one,
+            and does not change any more.
+          size: number of items in each minibatch that come from it, 1 to `minibatch_size` - 1.
+        """
+        with self._lock:
+            self._prior, self._prior_size = prior, size
 
     def insert(self, rollout: Rollout) -> Change:
         """Adds the steps of a segment, `[T, k]`, whether or not `can_insert`; copies its arrays.
@@ -182,12 +206,15 @@ class Table:
             if not self._can_sample(minibatches):
                 return None
             ids, weights = self._selector.draw(
-                minibatches, self._batch_size, self._random, self._minibatches
+                minibatches, self._batch_size - self._prior_size, self._random, self._minibatches
             )
             if limiter:
                 limiter.note_sample(minibatches)
             self._minibatches += minibatches
-            return self._items.gather(self._storage, ids, weights, self._random)
+            mine = self._items.gather(self._storage, ids, weights, self._random)
+            if self._prior is None:
+                return mine
+            return _join(mine, self._prior._draw(minibatches, self._prior_size, self._random))
 
     def can_insert(self, steps: int) -> bool:
         """Returns whether the limiter lets a segment of `steps` steps be inserted now."""
@@ -350,6 +377,12 @@ class Table:
             self._selector.set_priorities(ids[places], np.asarray(saved["priorities"])[sources])
             return len(places)
 
+    def _draw(self, minibatches: int, size: int, random: np.random.Generator) -> Minibatches:
+        """Draws from a prior, which counts nothing, `[U, size, ...]`."""
+        ids, weights = self._selector.draw(minibatches, size, random, 0)
+        drawn = self._items.gather(self._storage, ids, weights, random)
+        return drawn._replace(ids=-1 - ids)
+
     def _name_parts(self) -> dict[str, str]:
         parts = {"items": self._items, "selector": self._selector, "limiter": self._limiter}
         return {name: type(part).__name__ for name, part in parts.items()}
@@ -381,6 +414,17 @@ class Table:
             self._limiter.note_insert(change.steps)
             if self._num_items and not self._selector.can_draw:
                 self._limiter.drop_due()
+
+
+def _join(mine: Minibatches, others: Minibatches) -> Minibatches:
+    """Returns minibatches of single steps with the columns of both, `[U, B, ...]`."""
+
+    def join(one: Any, other: Any) -> Any:
+        if isinstance(one, Mapping):
+            return {name: np.concatenate([one[name], other[name]], 1) for name in one}
+        return np.concatenate([one, other], 1)
+
+    return TransitionBatch(*map(join, mine, others))
 
 
 def _join_keys(keys: np.ndarray) -> np.ndarray:

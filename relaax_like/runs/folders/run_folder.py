@@ -28,6 +28,7 @@ from relaax_like.config.loader import export_experiment
 from relaax_like.config.models import Experiment
 from relaax_like.config.run_folder import CONFIG_NAME
 from relaax_like.config.run_spaces import forget_run_spaces
+from relaax_like.config.sources import PRIOR_NAME
 from relaax_like.config.yaml_document import read_yaml, write_yaml
 from relaax_like.core.journal.files import HEADER_BYTES, get_size, list_segments
 from relaax_like.core.journal.head import path_of_head
@@ -82,6 +83,8 @@ def begin_run(experiment: Experiment, force: bool) -> None:
         for run in experiment.runs:
             _forget_empty_start(run)
             forget_run_spaces(run.run_dir)
+            with contextlib.suppress(OSError):  # a learner would name it
+                (run.parameter_server.checkpoint_dir / PRIOR_NAME).unlink(missing_ok=True)
         return
     if force:
         validate_not_held(experiment)
