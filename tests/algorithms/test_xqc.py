@@ -301,6 +301,20 @@ def test_a_row_that_does_not_count_has_no_influence(monkeypatch):
         np.testing.assert_allclose(second.updates[name], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("atoms", [ATOMS, None])
+def test_rewards_are_not_scaled_before_any_is_known(atoms, monkeypatch):
+    """As in the first update beside agents, whose statistics come with the next values."""
+    costs = []
+    for is_scaled in (True, False):
+        _, model, algorithm = make(atoms=atoms, normalize_rewards=is_scaled)
+        move(model)
+        if is_scaled:
+            for variable in model.returns.find_variables():
+                as_tf_variable(variable).assign(0.0)
+        costs.append(float(learn(algorithm, make_arrays(), monkeypatch).costs["critic"]))
+    assert costs[0] == pytest.approx(costs[1], rel=1e-6)
+
+
 WEIGHTS = [
     "critic1.0.W",
     "critic2.1.W",
