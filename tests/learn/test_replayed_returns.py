@@ -1,4 +1,4 @@
-"""Replayed measures discounted sums of rewards, as xqc scales rewards by them. covers R2"""
+"""Replayed measures discounted sums of rewards, as xqc scales rewards by them. covers P16"""
 
 from pathlib import Path
 from typing import Any
