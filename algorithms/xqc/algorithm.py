@@ -116,7 +116,8 @@ class XQC(Algorithm):
         """Returns what rewards are divided by: max(d, (|mean| + 3 d) / v_max), or 1.
 
         Mean and standard deviation d are those of the discounted sums of rewards that agents have
-        had. The paper divides by the largest sum so far instead of |mean| + 3 d.
+        had; 1 where none is known, as in the first update of a learner beside its agents. The paper
+        divides by the largest sum so far instead of |mean| + 3 d.
         """
         returns = self.model.returns
         if returns is None:
@@ -124,7 +125,8 @@ class XQC(Algorithm):
         rows = tf.maximum(returns.count, 1.0)
         deviation = tf.sqrt(returns.m2 / rows + 1e-8)
         largest = tf.abs(returns.mean) + 3.0 * deviation
-        return tf.cast(tf.maximum(deviation, largest / self.config.v_max), tf.float32)
+        scale = tf.maximum(deviation, largest / self.config.v_max)
+        return tf.cast(tf.where(returns.count > 0, scale, tf.ones_like(scale)), tf.float32)
 
 
 def make_algorithm(config: Config, model: XQCModel, seed: int) -> XQC:

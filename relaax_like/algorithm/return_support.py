@@ -76,7 +76,9 @@ class ReturnSupport:
           Probabilities of the support, `[..., N]`.
         """
         atoms, number = self.atoms, len(self.atoms)
-        places = (tf.clip_by_value(reached, atoms[0], atoms[-1]) - atoms[0]) / (atoms[1] - atoms[0])
+        # Clipped last: beyond the last place, the share of the one before would be negative.
+        places = (reached - atoms[0]) * ((number - 1.0) / (float(atoms[-1]) - float(atoms[0])))
+        places = tf.clip_by_value(places, 0.0, number - 1.0)
         below = tf.minimum(tf.floor(places), number - 2.0)
         above = tf.reshape((places - below) * probabilities, [-1])  # share of the atom above
         flat = tf.reshape(probabilities, [-1])

@@ -121,7 +121,11 @@ class Replayed(AgentSource):
         self._table = table
         self._updates = updates
         self._log = log
-        self._normalizers = normalizers
+        self._normalizers = [
+            one
+            for one in normalizers
+            if reward_discount is not None or one.statistic != RETURN_STATISTIC
+        ]
         self._changed = threading.Condition()  # guards all that follows
         self._tickets: list[int] = []
         self._number = 0
@@ -374,6 +378,8 @@ class Replayed(AgentSource):
                 self._table.insert(handled)
                 if not is_seen:
                     self._note_seen(handled)
+                elif self._reward_scale is not None:
+                    self._find_rows(RETURN_STATISTIC, handled)  # later sums continue these
         except InvalidInputError as error:
             raise ConfigError(
                 f"{self._log.directory}: the experience in it does not fit this run: "

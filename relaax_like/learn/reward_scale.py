@@ -24,7 +24,7 @@ class RewardScale:
     Sums continue from one rollout of an agent to its next: a slot is identified by its index in the
     rollout. With one agent, as in one process, that is exact. Rollouts of several agents arrive in
     any order, so a rollout can continue the sum of another agent's slot. That hardly matters: only
-    the variance of all sums is used.
+    the mean and the variance of all sums are used.
 
     Attributes:
       sums: R of each slot, `[slots] float64`. They are not published: if a run resumes with new

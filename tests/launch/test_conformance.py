@@ -45,6 +45,7 @@ FOLDERS: dict[str, dict[str, str]] = {
     "dqn": FROM_A_TABLE,
     "sac": FROM_A_TABLE,
     "td3": FROM_A_TABLE,
+    "xqc": FROM_A_TABLE,
     "q_learning": {},
     "sarsa": {"padding changes nothing": "overlap"},
     "ddpg": FROM_A_TABLE,
