@@ -5,7 +5,7 @@
             --seeds 0 1 2 3 4 --set environment.env=benchmarks.slow:make --set environment.clients=2
     done
 
-Of the clients of one run, all but the first make 20 steps/s, because their steps sleep. Learning
+Of the clients of one run, all but the first sleep for 50 ms in each step. Learning
 starts at step 500 in both files. `relaax eval` has one client, which does not sleep.
 """
 

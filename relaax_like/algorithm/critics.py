@@ -242,6 +242,7 @@ class RegularNetwork(Module):
                 seed=seed + index,
                 initializer="orthogonal",
                 gain=2**0.5,
+                use_bias=regular.norm != "batch",  # which would cancel it
             )
             self.hidden.append(dense.keep_unit_norm() if regular.unit_norm else dense)
             if make_norm is not None:

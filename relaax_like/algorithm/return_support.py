@@ -127,7 +127,7 @@ class ReturnSupport:
             logger.warning(
                 "%.1f %% of the targets are outside of %s, v_min: %g to v_max: "
                 "%g, and are clipped; in the newest %d updates they were from about %.4g to %.4g. "
-                "Set v_min and v_max to the smallest and the largest discounted return",
+                "Let them be the smallest and the largest discounted return",
                 *(100 * share, setting, self.atoms[0], self.atoms[-1], counts.sum()),
                 *(smallest.min(), largest.max()),
             )

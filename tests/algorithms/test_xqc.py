@@ -148,7 +148,7 @@ class Reference:
     def run(self, name: str, x: np.ndarray, shares: np.ndarray | None = None) -> np.ndarray:
         x = self.norm(f"{name}.norm", x, shares)
         for layer in range(2):
-            x = x @ self.values[f"{name}.{layer}.W"] + self.values[f"{name}.{layer}.b"]
+            x = x @ self.values[f"{name}.{layer}.W"]
             x = np.maximum(self.norm(f"{name}.norm{layer}", x, shares), 0.0)
         return x @ self.values[f"{name}.out.W"] + self.values[f"{name}.out.b"]
 
