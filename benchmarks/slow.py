@@ -2,11 +2,13 @@
 
     for name in xqc/xqc sac/droq; do
         PYTHONPATH=. python -m benchmarks.learning algorithms/$name.yaml --steps 4000 \\
-            --seeds 0 1 2 3 4 --set environment.env=benchmarks.slow:make --set environment.clients=2
+            --seeds 0 1 2 3 4 --set environment.clients=2 \\
+            --set environment.env=benchmarks.slow:SlowPendulum-v1
     done
 
-Of the clients of one run, all but the first sleep for 50 ms in each step. Learning
-starts at step 500 in both files. `relaax eval` has one client, which does not sleep.
+Of the clients of one run, all but the first sleep for 50 ms in each step. Learning starts at step
+500 in both files. `relaax eval` has one client, which does not sleep. An empty file in the
+temporary folder names the run that has its first client.
 """
 
 import os
@@ -37,3 +39,6 @@ def make() -> gymnasium.Env[Any, Any]:
     except FileExistsError:
         return Slow(gymnasium.make("Pendulum-v1"))
     return gymnasium.make("Pendulum-v1")
+
+
+gymnasium.register("SlowPendulum-v1", entry_point=make)
