@@ -63,10 +63,9 @@ class CQL(Algorithm):
                 TEMPERATURE: -model.log_alpha(batch.returns) * surplus,
             },
             metrics={
-                "entropy": -batch.mean(log_prob[:, 0]),
                 "alpha": alpha,
-                "value": batch.mean(value),
                 "gap": batch.mean(tf.reduce_mean(gap, -1)),
+                ACTOR: {"entropy": -batch.mean(log_prob[:, 0]), "value": batch.mean(value)},
             },
         )
 

@@ -22,7 +22,7 @@ class SAC(Algorithm):
     actions replace the draws.
 
     In each update the critics take a step. In every `actor_every`-th one, the actor then takes one
-    at their new values, and after it the temperature, unless that is fixed.
+    at their new values, and with it the temperature, unless that is fixed.
     """
 
     autograph = False
@@ -31,9 +31,8 @@ class SAC(Algorithm):
 
     def __init__(self, model: SACModel, config: Config, seed: int):
         super().__init__(model, config, seed)
-        every = config.actor_every
-        tuned = (Phase(TEMPERATURE, every=every),) if config.temperature is None else ()
-        self.phases = (Phase(CRITIC), Phase(ACTOR, every=every), *tuned)
+        tuned = (TEMPERATURE,) if config.temperature is None else ()
+        self.phases = (Phase(CRITIC), Phase(ACTOR, *tuned, every=config.actor_every))
 
     def learn(self, batch: Batch) -> Losses:
         """Returns the costs of a minibatch of steps; a' and a~ are drawn from the policy.
@@ -79,7 +78,10 @@ class SAC(Algorithm):
         return Losses(
             costs,
             rows={"priority": tf.reduce_mean(tf.abs(errors), -1)},
-            metrics={"entropy": -batch.mean(log_prob), "alpha": alpha, "value": batch.mean(value)},
+            metrics={
+                "alpha": alpha,
+                ACTOR: {"entropy": -batch.mean(log_prob), "value": batch.mean(value)},
+            },
         )
 
     def _find_target(self, inputs: Tensors) -> Any:

@@ -57,7 +57,7 @@ class TD3BC(Algorithm):
                 CRITIC: batch.mean(tf.reduce_sum(errors**2, -1)),
                 ACTOR: distance - config.alpha * mean_value / (size + 1e-8),
             },
-            metrics={"value": mean_value, "distance": distance},
+            metrics={ACTOR: {"value": mean_value, "distance": distance}},
         )
 
 

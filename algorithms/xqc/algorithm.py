@@ -20,7 +20,7 @@ class XQC(Algorithm):
     `unit_norm` and `target_networks`, CrossQ: Bhatt et al. 2024 (https://arxiv.org/abs/1902.05605).
 
     In each update the critics take a step. In every `actor_every`-th one, the actor then takes one
-    at their new values, and after it the temperature.
+    at their new values, and with it the temperature.
     """
 
     autograph = False
@@ -29,12 +29,7 @@ class XQC(Algorithm):
 
     def __init__(self, model: XQCModel, config: Config, seed: int):
         super().__init__(model, config, seed)
-        every = config.actor_every
-        self.phases = (
-            Phase(CRITIC),
-            Phase(ACTOR, every=every),
-            Phase(TEMPERATURE, every=every),
-        )
+        self.phases = (Phase(CRITIC), Phase(ACTOR, TEMPERATURE, every=config.actor_every))
 
     def learn(self, batch: Batch) -> Losses:
         """Returns the costs of a minibatch of steps; a' and a~ are drawn from the policy.
@@ -53,7 +48,8 @@ class XQC(Algorithm):
         config, model = self.config, self.model
         log_alpha = model.log_alpha(batch.returns)
         alpha = tf.stop_gradient(tf.exp(log_alpha))
-        norming, actor_norming = Norming(batch.moments), Norming(batch.moments)
+        shares = batch.find_shares()
+        norming, actor_norming = Norming(shares), Norming(shares)
         costs, errors, metrics = self._learn_critics(batch, alpha, norming)
         action, log_prob = model.act(batch.inputs, actor_norming).sample_with_log_prob(self.random)
         log_prob += model.log_volume
@@ -61,7 +57,7 @@ class XQC(Algorithm):
         target = config.entropy_target
         target = -float(len(model.space.low)) if target is None else target
         surplus = tf.stop_gradient(batch.mean(log_prob + target))
-        metrics = {"entropy": -batch.mean(log_prob), "value": batch.mean(value), **metrics}
+        acting = {"entropy": -batch.mean(log_prob), "value": batch.mean(value)}
         return Losses(
             {
                 CRITIC: batch.mean(tf.reduce_sum(costs, -1)),
@@ -69,7 +65,7 @@ class XQC(Algorithm):
                 TEMPERATURE: -log_alpha * surplus,
             },
             rows={"priority": tf.reduce_mean(errors, -1)},
-            metrics={"alpha": alpha, **metrics},
+            metrics={"alpha": alpha, ACTOR: acting, **metrics},
             updates={**norming.updates, **actor_norming.updates},
         )
 
@@ -91,7 +87,7 @@ class XQC(Algorithm):
         values, next_values = model.critics.compute_jointly(steps, norming)
         if model.targets is not None:
             target = model.targets.module
-            _, next_values = target.compute_jointly(steps, Norming(batch.moments))
+            _, next_values = target.compute_jointly(steps, Norming(batch.find_shares()))
         next_values = tf.stop_gradient(next_values)
         returns = batch.returns / self._find_scale()
         returns -= batch.discount * alpha * (next_log_prob + model.log_volume)

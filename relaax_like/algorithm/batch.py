@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from relaax_like.nn.batch_norm import compute_moments, spread_shares
 from relaax_like.nn.lazy_tensorflow import tf
 from relaax_like.wire.errors import ConfigError
 
@@ -110,22 +111,29 @@ class Batch:
           `[n]` each; `[]` without features.
 
         Raises:
+          ConfigError: see `find_shares`.
+        """
+        if len(x.shape) == len(self.valid.shape):
+            mean, variance = self.moments(x[..., None])
+            return mean[0], variance[0]
+        return compute_moments(x, spread_shares(self.find_shares(), x))
+
+    def find_shares(self) -> tf.Tensor:
+        """Returns what each row counts in a mean, `[...]`: valid * weights / sum(valid * weights).
+
+        0 if nothing counts.
+
+        Raises:
           ConfigError: several learners share the batch.
         """
         if self.reduction is not None:
             raise ConfigError(
-                "learn calls batch.moments, which several learners that share a batch "
-                "(relaax-parameter-server.combine.method: sync) do not compute together; use "
-                "batch.sum, or another method, such as fifo"
+                "learn calls batch.moments or batch.find_shares, which several learners that share "
+                "a batch (relaax-parameter-server.combine.method: sync) do not compute together; "
+                "use batch.sum, or another method, such as fifo"
             )
-        leading, rank = len(self.valid.shape), len(x.shape)
-        axes = list(range(max(rank - 1, leading)))
-        shape = tf.concat([tf.shape(self.valid), tf.ones([rank - leading], tf.int32)], 0)
-        weights = tf.reshape(self.valid * self.weights, shape) * tf.ones_like(x)
-        total = tf.reduce_sum(weights, axes)
-        mean = tf.math.divide_no_nan(tf.reduce_sum(weights * x, axes), total)
-        square = tf.reduce_sum(weights * (x - mean) ** 2, axes)
-        return mean, tf.math.divide_no_nan(square, total)
+        counted = self.valid * self.weights
+        return tf.math.divide_no_nan(counted, tf.reduce_sum(counted))
 
     def normalize(self, x: tf.Tensor) -> tf.Tensor:
         """Shifts and scales valid rows of `x`, `[...]`, to mean 0 and deviation 1; others are 0."""
@@ -167,7 +175,8 @@ class Losses:
       rows: per-row results by name, `[...]` like the batch, such as TD errors; they are passed to
         the data handler. `priority` also becomes the priorities in a replay table.
       metrics: scalars by name; they are recorded and passed to `Algorithm.stop`, and no gradient
-        flows from them.
+        flows from them. Those in a dict under the name of a variable group are computed in the
+        group's phase, all others in the first one: best where the cost has the same parts.
       updates: buffer -> new value, which it gets with the optimizer step of its variable group.
         Each buffer of a group that is not frozen needs one.
     """
@@ -176,3 +185,13 @@ class Losses:
     rows: Tensors = field(default_factory=dict)
     metrics: Tensors = field(default_factory=dict)
     updates: Tensors = field(default_factory=dict)
+
+    def list_metrics(self, groups: Collection[str] | None) -> dict[str, tf.Tensor]:
+        """Returns the metrics by name, of groups only those of these; None: of all."""
+        listed: dict[str, tf.Tensor] = {}
+        for name, metric in self.metrics.items():
+            if not isinstance(metric, Mapping):
+                listed[name] = metric
+            elif groups is None or name in groups:
+                listed.update(metric)
+        return listed

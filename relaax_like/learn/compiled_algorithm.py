@@ -156,6 +156,8 @@ class CompiledAlgorithm:
         model = algorithm.model
         self.name = name
         self.num_gradients = 0
+        # Metrics of single phases, as in an update where the phase is not due.
+        self._zeros: dict[str, float] = {}
         self._specify(algorithm.config)
         self._no_steps = to_int64(0)
         # Guards the variables: no prediction sees a partly updated set of values.
@@ -790,7 +792,8 @@ class CompiledAlgorithm:
             if mistake:
                 place = describe_place(type(self._algorithm), "learn")
                 raise ConfigError(f"{place}: {mistake}")
-        metrics = {name: tf.stop_gradient(metric) for name, metric in losses.metrics.items()}
+        self._zeros = dict.fromkeys(losses.list_metrics(None).keys() - losses.metrics.keys(), 0.0)
+        metrics = {n: tf.stop_gradient(metric) for n, metric in losses.list_metrics(groups).items()}
         gradients = {
             group: tape.gradient(losses.costs[group], by_group[group], unconnected_gradients="zero")
             for group, tape in tapes.items()
@@ -863,6 +866,12 @@ def _find_mistake(
                 "frozen"
             )
     for name, metric in losses.metrics.items():
+        if isinstance(metric, Mapping) and name not in groups:
+            return (
+                f"metrics under {name!r}, which is not a variable group"
+                f"{find_nearest(name, groups)}; the groups are {', '.join(groups)}"
+            )
+    for name, metric in losses.list_metrics(None).items():
         if name in losses.costs:
             return f"{name!r} is a cost and a metric; rename the metric"
         shape = tf.convert_to_tensor(metric).shape

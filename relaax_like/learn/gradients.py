@@ -263,8 +263,8 @@ class CompiledGradients(CompiledAlgorithm):
             own = {name: y for name, y in gradient.numbers.items() if name not in waiting}
             numbers = merge_numbers(numbers, own, gradient.groups)
             ends_update = phase == due[-1]
-            # As in a compiled update, costs of phases that are not due are zeros.
-            seen = {**dict.fromkeys(waiting, 0.0), **numbers}
+            # As in a compiled update, numbers of phases that are not due are zeros.
+            seen = {**self._zeros, **dict.fromkeys(waiting, 0.0), **numbers}
             is_last = ends_update and (is_end or self._stops(seen, global_t))
             rows = gradient.rows if phase == due[0] else {}
             yield replace(
@@ -407,7 +407,7 @@ class CompiledGradients(CompiledAlgorithm):
                     gradients, losses = self._trace_gradients(made, groups)
                 else:
                     losses = self._algorithm.compute_losses(made)
-            numbers = {**losses.costs, **losses.metrics}
+            numbers = {**losses.costs, **losses.list_metrics(groups)}
             if wants == "numbers":
                 names[:] = numbers
                 return [tf.stack([tf.cast(number, tf.float32) for number in numbers.values()])]

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from relaax_like.nn.compiled_files import OURS, make_private_folder, seal_files
 from relaax_like.wire.errors import ConfigError
@@ -107,7 +107,7 @@ class CompiledFunction:
     ):
         self._explain = explain
         began = time.perf_counter()
-        self._function = trace()
+        self._function = _call_directly(trace())
         self._called = False
         _add_seconds(time.perf_counter() - began)
 
@@ -136,6 +136,20 @@ class CompiledFunction:
             self._called = True
             _add_seconds(took)
         return results
+
+
+def _call_directly(function: Any) -> Callable[..., Any]:
+    """Returns a call of a concrete function that does not bind and check its arguments in Python.
+
+    They are tensors that have been checked. TensorFlow's own call takes 0.1 to 0.2 ms more, as long
+    as the update of a small network; this one skips what it does before its last line. It has no
+    gradient.
+    """
+    direct: Any = getattr(function, "_inference_function", None)
+    if not hasattr(direct, "call_preflattened"):  # of another version of TensorFlow
+        return cast(Callable[..., Any], function)
+    captured = function.captured_inputs
+    return lambda *tensors: direct.call_preflattened([*tensors, *captured])
 
 
 def get_compile_seconds() -> float:

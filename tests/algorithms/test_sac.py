@@ -138,7 +138,7 @@ def test_a_target_is_of_critics_drawn_at_random_and_the_actor_takes_the_mean(mon
 
 
 def test_the_actor_can_wait_for_several_updates_of_the_critics():
-    assert [phase.every for phase in make(actor_every=20)[2].phases] == [1, 20, 20]
+    assert [phase.every for phase in make(actor_every=20)[2].phases] == [1, 20]
 
 
 def test_critics_can_have_dropout_and_layer_normalization():
@@ -167,8 +167,7 @@ def test_critics_can_have_dropout_and_layer_normalization():
 def test_a_step_of_the_temperature_needs_it_to_be_tuned():
     assert [phase.groups for phase in make()[2].phases] == [
         ("critic",),
-        ("actor",),
-        ("temperature",),
+        ("actor", "temperature"),
     ]
     config, _, algorithm = make(temperature=0.1)
     assert [phase.groups for phase in algorithm.phases] == [("critic",), ("actor",)]

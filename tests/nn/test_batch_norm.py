@@ -52,7 +52,7 @@ def test_training_normalizes_by_the_rows_that_count(stacked):
     x = random.normal(2.0, 3.0, shape).astype(np.float32)
     valid = np.array([1, 1, 0, 1, 1, 1], np.float32)
     weights = np.array([1, 2, 9, 0.5, 1, 1], np.float32)
-    norming = Norming(make_batch(valid, weights).moments)
+    norming = Norming(make_batch(valid, weights).find_shares())
     got = layer(tf.constant(x), norming)
 
     counted = (valid * weights).astype(np.float64)
@@ -87,7 +87,7 @@ def test_the_gradient_flows_through_the_moments_and_not_into_the_buffers():
     x = tf.Variable(np.random.default_rng(3).normal(size=(ROWS, WIDTH)).astype(np.float32))
     batch = make_batch(np.ones(ROWS), np.ones(ROWS))
     with tf.GradientTape(persistent=True) as tape:
-        norming = Norming(batch.moments)
+        norming = Norming(batch.find_shares())
         y = tf.reduce_sum(layer(x, norming))
         moved = tf.add_n([tf.reduce_sum(one) for one in norming.updates.values()])
     np.testing.assert_allclose(tape.gradient(y, x), np.zeros((ROWS, WIDTH)), atol=1e-5)
