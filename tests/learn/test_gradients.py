@@ -51,6 +51,18 @@ class Frozen(PreparedVersion):
         return Losses({"actor": losses.costs["actor"]}, losses.rows)
 
 
+class Measured(PreparedVersion):
+    """Its metrics are the critic, as each of the two phases sees it."""
+
+    def learn(self, batch: Any) -> Losses:
+        losses, critic = super().learn(batch), self.model.critic * 1.0
+        seen = {"first": critic, "actor": {"second": critic}}
+        return Losses(losses.costs, losses.rows, seen)
+
+    def stop(self, metrics: Any) -> Any:
+        return metrics["second"] > 1e6
+
+
 def serve(algorithm: Algorithm) -> ParameterServer:
     variables = CompiledGradients(algorithm).get_variables()
     manifest = make_manifest(variables)
@@ -91,6 +103,25 @@ def test_its_pushes_lead_to_what_one_compiled_update_leads_to(kind: Any, xla: bo
         steps = server.lease().steps
     alone = whole.export_optimizers().steps
     assert {group: steps[group] for group in alone} == dict(alone)
+
+
+def test_a_metric_under_a_group_is_computed_in_its_phase() -> None:
+    whole = CompiledUpdates(Measured(Scalars(False)), OPTIMIZERS)
+    compiled = CompiledGradients(Measured(Scalars(False)))
+    with serve(Measured(Scalars())) as server, InProcessClient(server) as client:
+        for number in range(1, 5):
+            before, batch = read(whole)["critic"], make_x(np.arange(number, number + 2))
+            costs = whole.update(**batch).costs
+            pushed = [one.numbers for one in push_all(compiled, client, batch)]
+            assert costs["first"] == pytest.approx(pushed[0]["first"]) == pytest.approx(before)
+            if number % 2 == 0:
+                after = pytest.approx(read(whole)["critic"])
+                assert costs["second"] == after
+                assert pushed[1]["second"] == after
+            else:
+                assert costs["second"] == 0
+                assert len(pushed) == 1
+                assert "second" not in pushed[0]
 
 
 def test_a_batch_that_is_no_multiple_of_the_minibatch_is_refused() -> None:

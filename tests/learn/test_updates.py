@@ -877,7 +877,17 @@ MISTAKES = {
     ),
     "rows": (
         {"actor": 0.0, "critic": 0.0},
-        {"kl": [0.0, 1.0]},
+        {"kl": np.array([0.0, 1.0])},
+        r"the metric 'kl' has the shape \(2,\), expected a number",
+    ),
+    "group": (
+        {"actor": 0.0, "critic": 0.0},
+        {"actr": {"kl": 0.0}},
+        r"metrics under 'actr', which is not a variable group \(did you mean 'actor'\?\)",
+    ),
+    "in a group": (
+        {"actor": 0.0, "critic": 0.0},
+        {"actor": {"kl": np.array([0.0, 1.0])}},
         r"the metric 'kl' has the shape \(2,\), expected a number",
     ),
 }
@@ -889,7 +899,7 @@ def test_a_mistake_in_losses_names_file_and_line(costs, metrics, words):
         def learn(self, batch):
             return Losses(
                 {k: tf.constant(v) for k, v in costs.items()},
-                metrics={k: tf.constant(v) for k, v in metrics.items()},
+                metrics=tf.nest.map_structure(tf.constant, metrics),
             )
 
     line = Wrong.learn.__code__.co_firstlineno
