@@ -153,4 +153,4 @@ bench-peers: install  ## Measure Stable-Baselines3 beside us, in .venv-peers.
 	$(BIN)/python -m benchmarks.peers.run
 
 clean:  ## Remove what the targets above have made.
-	rm -rf $(VENV) $(PROTOC_VENV) .venv-peers .venv-sbx .venv-ray build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(PROTOC_VENV) .venv-peers .venv-sbx .venv-maze .venv-ray build *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -24,7 +24,7 @@ from benchmarks.learning import (
     require_same,
     run_missing,
 )
-from benchmarks.peers.peer import PEERS, run_peer
+from benchmarks.peers.peer import run_peer
 from benchmarks.peers.translation import make_settings
 from benchmarks.report import report
 from relaax_like.config.loader import load_experiment
@@ -38,7 +38,7 @@ def make_peer_row(key: dict[str, Any], library: str) -> dict[str, Any]:
 
     Args:
       key: config, overrides, seed, max_steps and version of the run.
-      library: of `PEERS`.
+      library: "sb3" or "sbx".
     """
     sets = [f"seed={key['seed']}", f"algorithm.max_global_step={key['max_steps']}"]
     experiment = load_experiment(Path(key["config"]), [*key["overrides"], *sets])
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Runs what is missing and shows all."""
     parser = make_parser(__doc__)
     parser.add_argument("--only", choices=("peer",), help="leave ours out")
-    parser.add_argument("--library", choices=PEERS, default="sb3", help="the peer")
+    parser.add_argument("--library", choices=("sb3", "sbx"), default="sb3", help="the peer")
     args = vars(parser.parse_args(argv))
     only, library = args.pop("only"), args.pop("library")
     same = {name: value for name, value in args.items() if name != "command"}

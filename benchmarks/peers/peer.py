@@ -10,7 +10,11 @@ from typing import Any, TypedDict
 
 CHECKOUT = Path(__file__).parents[2]
 # Library -> what is installed, and where.
-PEERS = {"sb3": ("requirements.txt", ".venv-peers"), "sbx": ("sbx.txt", ".venv-sbx")}
+PEERS = {
+    "sb3": ("requirements.txt", ".venv-peers"),
+    "sbx": ("sbx.txt", ".venv-sbx"),
+    "maze": ("maze.txt", ".venv-maze"),
+}
 
 
 class Settings(TypedDict):
