@@ -5,7 +5,7 @@
 `benchmarks.maze_client` has the maze and a script that knows the way; its packages are installed
 into .venv-maze. The script's episodes are either a Minari data set, which is the prior of half of
 each minibatch, or they are played at the start of the run, so that the table begins with them. In
-both, learning begins after 1 000 steps of the policy, and there is one update for each further step.
+both, learning begins after 1 000 steps of the policy, with one update for each further step.
 
 Columns: steps of the policy until 90 of 100 episodes in a row, of the training, have reached the
 goal, and the budget if they never did; how many of the last 100 did; how many of 100 greedy

@@ -60,9 +60,9 @@ def make() -> gymnasium.Env[Any, Any]:
 
 def record(episodes: int) -> None:
     """Writes the script's episodes, and prints how many steps they have."""
-    import minari  # type: ignore[import-not-found]
+    import minari
 
-    env = minari.DataCollector(make())
+    env: Any = minari.DataCollector(make())
     steps = sum(_play_alone(env, _SCRIPT_SEED + i) for i in range(episodes))
     env.create_dataset(DATA_SET, algorithm_name="script")
     print(json.dumps({"steps": steps}))
@@ -84,10 +84,12 @@ def play(address: str, steps: int, seed: int, scripted: int, exploit: bool = Fal
     with RlxClient(address, *spaces, exploit=exploit) as client:
         played = episodes = 0
         script = Script(_SCRIPT_SEED) if scripted else None
+        observation: dict[str, Any]
         observation, _ = env.reset(seed=_SCRIPT_SEED if scripted else seed)
         answer = client.step(_line_up(observation))
         while (episodes if exploit else played) < steps and not client.finished:
-            chosen = answer.actions[0] if script is None else script(observation)
+            actions: Any = answer.actions
+            chosen = actions[0] if script is None else script(observation)
             observation, reward, terminated, truncated, info = env.step(chosen)
             played += script is None
             final, ended = observation, terminated or truncated
@@ -125,7 +127,8 @@ def main() -> None:
     if verb == "record":
         record(int(arguments[0]))
     elif verb == "play":
-        play(arguments[0], *map(int, arguments[1:]))
+        steps, seed, scripted = map(int, arguments[1:])
+        play(arguments[0], steps, seed, scripted)
     else:
         play(arguments[0], int(arguments[1]), _EVALUATION_SEED, 0, exploit=True)
 
