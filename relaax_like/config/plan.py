@@ -29,7 +29,7 @@ RETURN_STATISTIC = "return"
 Unit = Literal["steps", "rollouts"]
 Placement = Literal["agent", "server", "standalone"]
 Overload = Literal["slip", "drop"]
-OverriddenUse = Literal["cut", "only", "keep"]
+OverriddenUse = Literal["cut", "only", "keep", "mark"]
 
 
 class Plan:
@@ -324,6 +324,8 @@ class Replay(Plan):
       prior: recordings from which a part of each minibatch is drawn, see `LearnerConfig.offline`;
         None: minibatches have only steps of the run.
       prior_fraction: that part; see `prior_size`.
+      prior_overridden: whether that part is also drawn from steps of the run where something other
+        than the policy decided; see `OnPolicy`. They are in the run's own table, too.
 
     Raises:
       ValueError: an attribute is out of its range, or attributes contradict each other.
@@ -347,9 +349,9 @@ class Replay(Plan):
     reward_discount: float | None = None
     prior: tuple[str, ...] | None = None
     prior_fraction: float = 0.5
+    prior_overridden: bool = False
     has_table: ClassVar[bool] = True  # type: ignore[misc]
     takes_executed: ClassVar[bool] = True  # type: ignore[misc]
-    overridden: ClassVar[OverriddenUse] = "keep"  # type: ignore[misc]
     # What other plans let one choose.
     next_actions: ClassVar[bool] = False  # type: ignore[misc]
     columns: ClassVar[int] = 1
@@ -423,8 +425,10 @@ class Replay(Plan):
 
     def _validate_prior(self) -> None:
         """Raises ValueError if a part of each minibatch is to be recorded, but cannot be."""
-        if self.prior is None:
+        if not self.has_prior:
             return
+        named = "true" if self.prior is None else ", ".join(self.prior)
+        key = "prior_overridden" if self.prior is None else "prior"
         parts = {
             "priority_exponent": self.priority_exponent is not None,
             "sequence_steps": self.sequence_steps is not None,
@@ -433,8 +437,8 @@ class Replay(Plan):
         }
         for name in (name for name, is_set in parts.items() if is_set):
             raise ValueError(
-                f"Replay: prior is {', '.join(self.prior)}, expected null with {name}: recorded "
-                f"steps are drawn uniformly, one by one; remove prior, or {name}"
+                f"Replay: {key} is {named}, which cannot be combined with {name}: such steps are "
+                f"drawn uniformly, one by one; remove {key}, or {name}"
             )
         if not 0 < self.prior_size < self.batch_size:
             raise ValueError(
@@ -442,6 +446,16 @@ class Replay(Plan):
                 f"of the {self.batch_size} steps of a minibatch recorded ones, expected 1 to "
                 f"{self.batch_size - 1}; set prior_fraction closer to 0.5, or raise batch_size"
             )
+
+    @property
+    def overridden(self) -> OverriddenUse:  # type: ignore[override]
+        """See `OnPolicy`."""
+        return "mark" if self.prior_overridden else "keep"
+
+    @property
+    def has_prior(self) -> bool:
+        """Whether a part of each minibatch can come from a prior."""
+        return self.prior is not None or self.prior_overridden
 
     @property
     def prior_size(self) -> int:

@@ -60,6 +60,9 @@ class ReplayConfig(EncoderConfig):
     have only steps of the run."""
     prior_fraction: float = Field(default=0.5, gt=0, lt=1)
     """With prior: the part of each minibatch that is recorded, to the nearest whole step."""
+    prior_overridden: bool = False
+    """Draw that part also from the run's own steps that a human or a controller has decided
+    (`overridden` of the protocol)."""
     adam_epsilon: float = Field(default=1e-8, gt=0)
     """Epsilon of Adam."""
 

@@ -10,6 +10,8 @@ import numpy as np
 
 Arrays = Mapping[str, np.ndarray]
 
+# Column of `Rollout.extras`: 1 where something other than the policy decided, else 0.
+OVERRIDDEN = "overridden"
 # Values of `next_alive`: the next state is normal, terminal, or truncated.
 ALIVE, TERMINATED, TRUNCATED = 1.0, 0.0, -1.0
 
@@ -100,7 +102,7 @@ class RolloutBuffer:
       agents: [k] int64, the number of each slot; see `Rollout.starts`.
       overridden: what happens to steps whose action was overridden: "cut" and "only", see
         `OnPolicy`; "keep": they are rows like all others, with the executed actions and the
-        log-probability 0.
+        log-probability 0; "mark": as "keep", and rollouts have the column `OVERRIDDEN`.
       overlap: whether the last row of each rollout is also the first row of the next one, so that T
         - 1 rows are new; before the first one, also after `discard`, comes a row that ended. See
         `OnPolicy`.
@@ -115,7 +117,7 @@ class RolloutBuffer:
         self,
         steps: int,
         agents: np.ndarray,
-        overridden: Literal["cut", "only", "keep"] = "cut",
+        overridden: Literal["cut", "only", "keep", "mark"] = "cut",
         overlap: bool = False,
     ):
         self.env_steps = 0
@@ -228,7 +230,7 @@ class RolloutBuffer:
             finals = {name: np.array(array) for name, array in self._cut(final_inputs).items()}
             self._followers.append((t, next_alive != ALIVE, finals))
         self.env_steps += self._slots
-        if executed is not None and self._overridden == "keep":
+        if executed is not None and self._overridden in ("keep", "mark"):
             self._put_executed(executed.actions, executed.overridden)
             executed = None
         if self._holes is None and (executed is not None or self._overridden == "only"):
@@ -341,6 +343,7 @@ class RolloutBuffer:
         self._log_prob = np.empty((steps, slots), np.float32)
         self._next_alive = np.empty((steps, slots), np.float32)
         self._versions = np.empty(steps, np.int64)
+        self._marks = np.zeros((steps, slots), np.float32)
         self._followers = []
 
     def _cut(self, inputs: Arrays) -> Arrays:
@@ -374,6 +377,7 @@ class RolloutBuffer:
             versions=self._versions,
             valid=None if self._holes is None else self._holes.valid,
             starts=self._starts,
+            extras={OVERRIDDEN: self._marks} if self._overridden == "mark" else {},
             history=self._history,
         )
         self.newest_env_steps, self.env_steps = self.env_steps, 0
@@ -478,6 +482,7 @@ class RolloutBuffer:
         for name, array in actions.items():
             self._actions[name][t, overridden] = array[overridden]
         self._log_prob[t, overridden] = 0.0
+        self._marks[t, overridden] = 1.0
 
     def _take_executed(
         self, holes: "_Holes", actions: Arrays, overridden: np.ndarray

@@ -344,7 +344,7 @@ def _make_replayed(
     if compute_rewards is not None:
         compute_rewards = locate_errors(experiment.algorithm_folder)(compute_rewards)
     prior = None
-    if plan.prior is not None:
+    if plan.has_prior:
         prior = _make_prior(experiment, plan, model, history, data_handler, name)
     table = make_table(plan, model, history, seed, compute_rewards)
     if prior is not None:
@@ -386,7 +386,8 @@ def _make_prior(
     """
     from relaax_like.learn.prior import keep_prior, make_prior, read_prior
 
-    assert plan.prior is not None, "the plan has a prior"
+    if plan.prior is None:  # it has overridden steps alone
+        return make_prior([], plan, model, history, data_handler)
     sources = ", ".join(plan.prior)
     if name:
         place = describe_place(type(experiment.algorithm), "plan")

@@ -22,7 +22,7 @@ from relaax_like.experience.recordings import Recording
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.data_handlers import locate_handler_errors
 from relaax_like.learn.recorded_files import read_files
-from relaax_like.learn.replayed import make_items, make_spec
+from relaax_like.learn.replayed import MAX_STREAMS, make_items, make_spec
 from relaax_like.replay import Storage, Table, Uniform
 from relaax_like.wire.errors import ConfigError
 from relaax_like.wire.spaces import Space
@@ -118,8 +118,10 @@ def make_prior(
 ) -> Table:
     """Makes a table that has all steps of recordings, for `Table.mix`.
 
-    Nothing is ever removed from it. The steps become transitions as those of the run do, over the
-    borders of files, too, where the numbers of slot, episode and step continue.
+    With `prior_overridden` it has room for as many steps more as the run's own table; then the
+    oldest make room, those of recordings first. Otherwise nothing is ever removed from it. The
+    steps become transitions as those of the run do, over the borders of files, too, where the
+    numbers of slot, episode and step continue.
 
     Args:
       rollouts: of `read_prior`.
@@ -139,7 +141,9 @@ def make_prior(
     spec = make_spec(model, history)
     measuring = Storage(spec, 2, history=history)
     rows = sum(measuring.measure(rollout)[-1] for rollout in handled)
-    slots = max(rollout.slots for rollout in handled)
+    slots = max((rollout.slots for rollout in handled), default=1)
+    if plan.prior_overridden:
+        rows, slots = rows + plan.capacity, max(slots, MAX_STREAMS)
     storage = Storage(spec, max(rows, 2), history=history, max_streams=slots)
     table = Table(storage, make_items(plan, model, None), Uniform(), minibatch_size=1)
     agents: set[int] = set()

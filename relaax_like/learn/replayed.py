@@ -18,7 +18,7 @@ from relaax_like.experience.collector import DataHandler, handle_rollout
 from relaax_like.experience.replay.hindsight import ComputeRewards
 from relaax_like.experience.replay.items import Items, Minibatches
 from relaax_like.experience.replay.selectors import Selector
-from relaax_like.experience.rollout import Rollout, get_valid, stack_history
+from relaax_like.experience.rollout import OVERRIDDEN, Rollout, get_valid, stack_history
 from relaax_like.learn.agent_source import AgentSource
 from relaax_like.learn.data_handlers import locate_handler_errors
 from relaax_like.learn.replay_log import ReplayLog, ReplayRecord
@@ -52,6 +52,8 @@ logger = logging.getLogger(__name__)
 PRIORITY = "priority"
 # While nothing is learned, this many steps are counted together: each count is written to disk.
 _COUNT_STEPS = 64
+# Slots whose rollouts can continue one another in the table.
+MAX_STREAMS = 4096
 # Slots of a rollout for which the rate limiter has room.
 _SLOTS = 64
 
@@ -210,7 +212,7 @@ class Replayed(AgentSource):
                 self._require_room(rollout.env_steps, is_urgent)
                 handled = self._handle(rollout)
                 for one in handled:
-                    self._table.validate(one)
+                    self._table.validate(_remove_marks(one))
                 steps = rollout.env_steps if env_steps is None else env_steps
                 self._log.append(self._make_record(rollout, episodes, steps, origin))
                 self._handled = handled
@@ -375,7 +377,7 @@ class Replayed(AgentSource):
         assert self._log is not None
         try:
             for handled in self._handle(self.conform(rollout)):
-                self._table.insert(handled)
+                self._insert(handled)
                 if not is_seen:
                     self._note_seen(handled)
                 elif self._reward_scale is not None:
@@ -394,12 +396,12 @@ class Replayed(AgentSource):
             handled = self._handle(rollout)
             if len(handled) > 1:  # all or none of them
                 for one in handled:
-                    self._table.validate(one)
+                    self._table.validate(_remove_marks(one))
         steps = 0
         for one in handled:
             with self._changed:
                 self._require_open()
-                steps += self._table.insert(one).steps
+                steps += self._insert(one)
                 self._note_seen(one)
         with self._changed:
             self._number += 1
@@ -407,6 +409,16 @@ class Replayed(AgentSource):
             self._steps += steps
             self._changed.notify_all()
             return self._number
+
+    def _insert(self, rollout: Rollout) -> int:
+        """Inserts into the table, and marked steps into the prior; returns the number of steps."""
+        own = _remove_marks(rollout)
+        steps = self._table.insert(own).steps
+        if own is not rollout:
+            overridden = get_valid(rollout) & (rollout.extras[OVERRIDDEN] > 0)
+            if overridden.any():
+                self._table.insert_prior(dataclasses.replace(own, valid=overridden))
+        return steps
 
     def _handle(self, rollout: Rollout) -> Sequence[Rollout]:
         with locate_handler_errors(self.data_handler, "after_interact"):
@@ -417,6 +429,14 @@ class Replayed(AgentSource):
             self._seen.append(stack_history(rollout))
         if len(self._seen) >= _COUNT_STEPS:
             self._moments = self._take_moments()
+
+
+def _remove_marks(rollout: Rollout) -> Rollout:
+    """Returns a rollout without the column `OVERRIDDEN`."""
+    if OVERRIDDEN not in rollout.extras:
+        return rollout
+    extras = {name: array for name, array in rollout.extras.items() if name != OVERRIDDEN}
+    return dataclasses.replace(rollout, extras=extras)
 
 
 def _mix_errors(errors: np.ndarray, valid: np.ndarray) -> np.ndarray:
@@ -476,7 +496,7 @@ def make_table(
     if plan.priority_exponent is not None:
         selector = Prioritized(plan.priority_exponent, plan.weight_exponent)
     return Table(
-        Storage(make_spec(model, history), plan.capacity, history=history, max_streams=4096),
+        Storage(make_spec(model, history), plan.capacity, history=history, max_streams=MAX_STREAMS),
         make_items(plan, model, compute_rewards),
         selector,
         minibatch_size=plan.batch_size,

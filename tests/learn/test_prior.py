@@ -168,6 +168,66 @@ def test_several_parts_of_one_slot_side_by_side_are_separate_episodes() -> None:
     assert {n for n in steps if n >= 100} == {100, 101, 110, 111}
 
 
+def add_steps(source: Any, numbers: range, overridden: set[int]) -> list[Any]:
+    """Adds steps of one slot; returns the minibatches, each with the number of the newest step."""
+    found = []
+    for number in numbers:
+        marks = np.array([[number in overridden]], np.float32)
+        source.add(dataclasses.replace(make_step(number), extras={"overridden": marks}), [])
+        while source.has_iteration:
+            iteration = source.get(0, timeout_sec=0.0)
+            found += [(number, iteration.minibatches)] if iteration.minibatches else []
+    return found
+
+
+@pytest.mark.parametrize("has_recordings", [False, True])
+def test_overridden_steps_are_drawn_like_recorded_ones(
+    has_recordings: bool, tmp_path: Path
+) -> None:
+    settings = {**SETTINGS, "prior_overridden": True, "capacity": 64}
+    if not has_recordings:
+        del settings["prior"]
+    recordings = make_recordings() if has_recordings else ()
+    config, overridden = make_config(**settings), {10, 11, 12, 30}
+    source, _ = make_source(config, tmp_path, prior=recordings)
+    source.load()
+    found = add_steps(source, range(50), overridden)
+    source.close()
+    named = {int(n) for n in RECORDED} if has_recordings else set()
+    drawn: dict[bool, set[int]] = {False: set(), True: set()}
+    for newest, one in found:
+        is_prior, numbers = one.ids < 0, name_steps(one)
+        known = named | {n for n in overridden if n <= newest}
+        assert (is_prior.sum(-1) == (2 if known else 0)).all()
+        assert {int(n) for n in numbers[is_prior]} <= known
+        drawn[False].update(map(int, numbers[~is_prior]))
+        drawn[True].update(map(int, numbers[is_prior]))
+        of_run = numbers < 100
+        following = one.next_observations["observation"][..., 0]
+        np.testing.assert_array_equal(following[of_run], numbers[of_run] + 1)
+        assert (one.discounts[of_run] == 0.5).all()
+        assert "overridden" not in one.extras
+    assert drawn[True] == named | overridden
+    assert overridden <= drawn[False]
+    # A run that resumes has them from its log.
+    resumed, _ = make_source(config, tmp_path, prior=recordings)
+    resumed.load()
+    assert resumed.table_status.prior_steps == source.table_status.prior_steps
+    assert source.table_status.prior_steps == len(named) + len(overridden)
+    resumed.close()
+
+
+def test_recorded_steps_make_room_for_overridden_ones_at_last() -> None:
+    config = make_config(**SETTINGS, prior_overridden=True, capacity=8)
+    source, _ = make_source(config, prior=make_recordings())
+    # Eight rows, and the observation after each step where something else follows.
+    found = add_steps(source, range(100), set(range(20, 100)))
+    seen = {int(n) for newest, one in found if newest > 90 for n in name_steps(one)[one.ids < 0]}
+    assert seen
+    assert min(seen) > 70
+    assert not seen & set(RECORDED)
+
+
 def test_the_status_has_the_steps_of_both(tmp_path: Path) -> None:
     source, _ = make_source(make_config(**SETTINGS), prior=make_recordings())
     for number in range(4):
@@ -252,6 +312,12 @@ def test_what_a_prior_is_not_combined_with_is_named(
     else:
         assert message.startswith(f"{key} is ")
         assert message.endswith(cure)
+
+
+def test_overridden_steps_are_not_combined_with_what_a_prior_is_not() -> None:
+    want = r"^Replay: prior_overridden is true, .*remove prior_overridden, or sequence_steps$"
+    with pytest.raises(ValueError, match=want):
+        Replay(capacity=9, batch_size=4, prior_overridden=True, sequence_steps=3)
 
 
 def test_balanced_minibatches_are_refused_by_name() -> None:

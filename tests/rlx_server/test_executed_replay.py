@@ -1,5 +1,6 @@
 """Steps that something other than the policy decided, with a plan `Replay`."""
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -35,8 +36,10 @@ class Keeping(FrozenPolicy):
         super().submit(work)
 
 
-@pytest.mark.parametrize("history", [1, 2])
-def test_they_are_steps_like_all_others_with_the_executed_actions(history: int) -> None:
+@pytest.mark.parametrize(("history", "marks"), [(1, False), (2, False), (1, True)])
+def test_they_are_steps_like_all_others_with_the_executed_actions(
+    history: int, marks: bool
+) -> None:
     """Slot 0 is overridden in every second step, and its episode continues."""
     config = load("config", "dqn").Config.model_validate(
         {
@@ -46,6 +49,7 @@ def test_they_are_steps_like_all_others_with_the_executed_actions(history: int) 
             "rollout_steps": STEPS,
             "observation_history": history,
             "batch_size": 4,
+            "prior_overridden": marks,
             "warm_up_steps": 0,
             "updates_at_once": 2 * SLOTS * STEPS,
         }
@@ -88,10 +92,19 @@ def test_they_are_steps_like_all_others_with_the_executed_actions(history: int) 
     table = make_table(
         config.plan, model, {"observation": history} if history > 1 else {}, SLOTS, 0
     )
+    found: list[Any] = []
     for rollout in keeping.rollouts:
         assert rollout.valid is None
+        found.append(rollout.extras.get("overridden"))
+        rollout = dataclasses.replace(rollout, extras={})
         assert (rollout.next_alive == 1).all()
         assert table.insert(rollout) is not None
+    if marks:
+        overridden = np.arange(2 * STEPS) % 2 == 0
+        want = np.stack([overridden, np.zeros_like(overridden)], 1).astype(np.float32)
+        np.testing.assert_array_equal(np.concatenate(found), want)
+    else:
+        assert found == [None, None]
     drawn = table.sample(2 * SLOTS * STEPS)
     assert drawn is not None
     # Each step is followed by the next one, with the observations before it.

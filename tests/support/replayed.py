@@ -58,7 +58,7 @@ def make_source(
     plan, number = config.plan, config.observation_history
     history = {"observation": number} if number > 1 else {}
     table = make_table(plan, model, history, 0)
-    if plan.prior is not None:
+    if plan.has_prior:
         table.mix(make_prior(prior, plan, model, history, data_handler), plan.prior_size)
     tally = Tally()
     layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)

@@ -134,19 +134,24 @@ class Table:
     def mix(self, prior: "Table", size: int) -> None:
         """Draws a part of each minibatch from another table, with this one's random generator.
 
-        It has the last columns of each array, whose `ids` are -1 - the id in the other table.
+        It has the last columns of each array, whose `ids` are -1 - the id in the other table. While
+        it has no items, minibatches come from this table alone.
         Nothing else changes: limiter, counts and state are those of this table alone.
 
         Source: symmetric sampling, Ball et al. 2023, https://arxiv.org/abs/2302.02948, section 4.1,
         there with one half each.
 
         Args:
-          prior: with the same columns, and transitions like those of this table; has at least one,
-            and does not change any more.
+          prior: with the same columns, and transitions like those of this table.
           size: number of items in each minibatch that come from it, 1 to `minibatch_size` - 1.
         """
         with self._lock:
             self._prior, self._prior_size = prior, size
+
+    def insert_prior(self, rollout: Rollout) -> None:
+        """Adds a segment to the table that was passed to `mix`, if there is one; see `insert`."""
+        if self._prior is not None:
+            self._prior.insert(rollout)
 
     def insert(self, rollout: Rollout) -> Change:
         """Adds the steps of a segment, `[T, k]`, whether or not `can_insert`; copies its arrays.
@@ -205,16 +210,16 @@ class Table:
         with self._lock:
             if not self._can_sample(minibatches):
                 return None
-            ids, weights = self._selector.draw(
-                minibatches, self._batch_size - self._prior_size, self._random, self._minibatches
-            )
+            prior = self._prior if self._prior and self._prior.can_sample() else None
+            size = self._batch_size - (self._prior_size if prior else 0)
+            ids, weights = self._selector.draw(minibatches, size, self._random, self._minibatches)
             if limiter:
                 limiter.note_sample(minibatches)
             self._minibatches += minibatches
             mine = self._items.gather(self._storage, ids, weights, self._random)
-            if self._prior is None:
+            if prior is None:
                 return mine
-            return _join(mine, self._prior._draw(minibatches, self._prior_size, self._random))
+            return _join(mine, prior._draw(minibatches, self._prior_size, self._random))
 
     def can_insert(self, steps: int) -> bool:
         """Returns whether the limiter lets a segment of `steps` steps be inserted now."""
@@ -379,8 +384,9 @@ class Table:
 
     def _draw(self, minibatches: int, size: int, random: np.random.Generator) -> Minibatches:
         """Draws from a prior, which counts nothing, `[U, size, ...]`."""
-        ids, weights = self._selector.draw(minibatches, size, random, 0)
-        drawn = self._items.gather(self._storage, ids, weights, random)
+        with self._lock:
+            ids, weights = self._selector.draw(minibatches, size, random, 0)
+            drawn = self._items.gather(self._storage, ids, weights, random)
         return drawn._replace(ids=-1 - ids)
 
     def _name_parts(self) -> dict[str, str]:
