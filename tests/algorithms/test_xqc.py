@@ -7,15 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 from support.batch import load
+from support.durable import crash, get_state, open_server
 from support.replay_batch import make_replay_batch
 
 from relaax_like.algorithm.model import get_variables
+from relaax_like.bridge.in_process import InProcessClient
 from relaax_like.config.loader import load_experiment
+from relaax_like.core.manifest import find_follows, make_manifest
 from relaax_like.learn.draw import Draw
+from relaax_like.learn.gradients import CompiledGradients
 from relaax_like.learn.updates import CompiledUpdates
 from relaax_like.nn.layers import Layer
 from relaax_like.nn.module import as_tf_variable, get_name
 from relaax_like.nn.runtime import tf
+from relaax_like.parameter_server.store import Store
 from relaax_like.wire.errors import ConfigError
 
 ROWS, ATOMS, V_MAX, RATE = 6, 11, 4.0, 0.01
@@ -453,6 +458,35 @@ def test_buffers_move_with_their_own_group_and_hidden_weights_keep_unit_norm(com
     arrays = find_arrays(model)
     assert not any("target" in name or "return" in name for name in arrays)
     assert np.abs(np.linalg.norm(arrays["critic1.1.W"], axis=0) - 1).min() > 1e-2
+
+
+def test_after_a_kill_the_journal_leads_to_the_same_bits(tmp_path):
+    config, model, algorithm = make(critics=1)
+    compiled, variables = CompiledGradients(algorithm), get_variables(model)
+    manifest = make_manifest(variables)
+    flat = manifest.pack([variable.value for variable in variables])
+
+    def open_run(folder: Any) -> Any:
+        store = Store(manifest, flat, config.optimizers, find_follows(variables))
+        return open_server(folder, store=store)
+
+    server = open_run(tmp_path / "run")
+    with InProcessClient(server) as client:
+        for seed in range(3):
+            for pushed in compiled.compute_updates(**make_inputs(8, seed)):
+                values = client.push_pull(pushed.arrays, pushed.groups)
+                compiled.set_values(values)
+            if seed == 1:
+                server.save_checkpoint()
+        want = get_state(server)
+        left = crash(server, tmp_path / "run", tmp_path)
+    with open_run(left) as again:
+        assert get_state(again) == want
+    now = {v.name: value for v, value in zip(variables, values, strict=True)}
+    old = {v.name: value for v, value in zip(variables, manifest.unpack(flat), strict=True)}
+    for name in ("critic1.0.W", "critic1.norm.mean", "target/critic1.norm.mean", "actor.0.W"):
+        assert (now[name] != old[name]).any(), name
+    np.testing.assert_allclose(np.linalg.norm(now["critic1.1.W"], axis=0), 1, atol=1e-6)
 
 
 def test_rates_fall_linearly_to_their_last_share(compiled):

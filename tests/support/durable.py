@@ -36,13 +36,15 @@ def open_server(
     keep: int = 3,
     keep_best: int = 0,
     target_score: float | None = None,
+    store: Store | None = None,
     **options: Any,
 ) -> ParameterServer:
-    """Opens a parameter server as a start of the process does."""
+    """Opens a parameter server as a start of the process does; `store`: another one."""
     flat = MANIFEST.pack([variable.value for variable in [*VARIABLES, *STATISTICS]])
-    journal = PushJournal(folder / "journal", MANIFEST.fingerprint, **options)
+    store = store or Store(MANIFEST, flat, {"default": optimizer})
+    journal = PushJournal(folder / "journal", store.manifest.fingerprint, **options)
     server = ParameterServer(
-        Store(MANIFEST, flat, {"default": optimizer}),
+        store,
         snapshots=Snapshots(folder, keep, keep_best, every_sec=every_sec),
         journal=journal,
         metrics=NullMetrics(),
