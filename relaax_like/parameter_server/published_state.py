@@ -57,7 +57,7 @@ class PublishedState:
     def __init__(
         self,
         directory: Path,
-        max_bytes_per_sec: float = 100e6,
+        max_bytes_per_sec: float = 20e6,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._directory = directory
