@@ -163,7 +163,7 @@ def test_sac_expects_over_legal_actions():
     errors = values[np.arange(BATCH), TAKEN] - goal[:, None]
     np.testing.assert_allclose(losses.costs["critic"], (errors**2).sum(-1).mean(), rtol=1e-4)
     batch.inputs[MASK] = tf.constant(LEGAL)
-    metrics = algorithm.learn(batch).metrics
+    metrics = algorithm.learn(batch).list_metrics(None)
     _, logs = compute(X, LEGAL)
     probs, logs = compute(X, LEGAL)
     np.testing.assert_allclose(metrics["entropy"], -(probs * logs).sum(-1).mean(), rtol=1e-4)
