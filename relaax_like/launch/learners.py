@@ -367,6 +367,7 @@ def _make_replayed(
         get_normalizers(model),
         data_handler,
         plan.reward_discount,
+        plan.prior_overridden,
     )
 
 

@@ -102,6 +102,8 @@ class Replayed(AgentSource):
       data_handler: applies a user's changes to rollouts; None: no changes. The log has rollouts
         as they arrived, and they are changed again when the table is filled from it.
       reward_discount: of the plan.
+      prior_overridden: of the plan; then the column `OVERRIDDEN` of rollouts says which of their
+        steps the prior gets, too.
     """
 
     holds_agents = False
@@ -117,8 +119,10 @@ class Replayed(AgentSource):
         normalizers: Sequence[Normalizer] = (),
         data_handler: DataHandler | None = None,
         reward_discount: float | None = None,
+        prior_overridden: bool = False,
     ):
         super().__init__(tally, layout, data_handler)
+        self._prior_overridden = prior_overridden
         self._reward_scale = None if reward_discount is None else RewardScale(reward_discount)
         self._table = table
         self._updates = updates
@@ -212,7 +216,7 @@ class Replayed(AgentSource):
                 self._require_room(rollout.env_steps, is_urgent)
                 handled = self._handle(rollout)
                 for one in handled:
-                    self._table.validate(_remove_marks(one))
+                    self._table.validate(self._remove_marks(one))
                 steps = rollout.env_steps if env_steps is None else env_steps
                 self._log.append(self._make_record(rollout, episodes, steps, origin))
                 self._handled = handled
@@ -396,7 +400,7 @@ class Replayed(AgentSource):
             handled = self._handle(rollout)
             if len(handled) > 1:  # all or none of them
                 for one in handled:
-                    self._table.validate(_remove_marks(one))
+                    self._table.validate(self._remove_marks(one))
         steps = 0
         for one in handled:
             with self._changed:
@@ -412,13 +416,31 @@ class Replayed(AgentSource):
 
     def _insert(self, rollout: Rollout) -> int:
         """Inserts into the table, and marked steps into the prior; returns the number of steps."""
-        own = _remove_marks(rollout)
+        own = self._remove_marks(rollout)
         steps = self._table.insert(own).steps
         if own is not rollout:
             overridden = get_valid(rollout) & (rollout.extras[OVERRIDDEN] > 0)
             if overridden.any():
                 self._table.insert_prior(dataclasses.replace(own, valid=overridden))
         return steps
+
+    def _remove_marks(self, rollout: Rollout) -> Rollout:
+        """Returns a rollout without the column `OVERRIDDEN`, if the prior is to have it.
+
+        Raises:
+          InvalidInputError: it is not one number for each step.
+        """
+        if not self._prior_overridden or OVERRIDDEN not in rollout.extras:
+            return rollout
+        came, expected = rollout.extras[OVERRIDDEN].shape, rollout.next_alive.shape
+        if came != expected:
+            raise InvalidInputError(
+                f"extras {OVERRIDDEN}: shape {list(came)}, expected {list(expected)}; let the data "
+                "handler keep the column as it came",
+                "extras",
+            )
+        extras = {name: array for name, array in rollout.extras.items() if name != OVERRIDDEN}
+        return dataclasses.replace(rollout, extras=extras)
 
     def _handle(self, rollout: Rollout) -> Sequence[Rollout]:
         with locate_handler_errors(self.data_handler, "after_interact"):
@@ -429,14 +451,6 @@ class Replayed(AgentSource):
             self._seen.append(stack_history(rollout))
         if len(self._seen) >= _COUNT_STEPS:
             self._moments = self._take_moments()
-
-
-def _remove_marks(rollout: Rollout) -> Rollout:
-    """Returns a rollout without the column `OVERRIDDEN`."""
-    if OVERRIDDEN not in rollout.extras:
-        return rollout
-    extras = {name: array for name, array in rollout.extras.items() if name != OVERRIDDEN}
-    return dataclasses.replace(rollout, extras=extras)
 
 
 def _mix_errors(errors: np.ndarray, valid: np.ndarray) -> np.ndarray:

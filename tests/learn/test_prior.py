@@ -217,6 +217,31 @@ def test_overridden_steps_are_drawn_like_recorded_ones(
     resumed.close()
 
 
+def test_marks_of_another_shape_are_refused_before_anything_is_kept(tmp_path: Path) -> None:
+    config = make_config(**SETTINGS, prior_overridden=True)
+    source, _ = make_source(config, tmp_path, prior=make_recordings())
+    source.load()
+    marks = np.zeros((1, 1, 3), np.float32)
+    step = dataclasses.replace(make_step(0), extras={"overridden": marks})
+    with pytest.raises(InvalidInputError, match=r"extras overridden: shape \[1, 1, 3\]") as caught:
+        source.add(step, [])
+    assert caught.value.field == "extras"
+    assert source.table_status.table_steps == 0
+    source.close()
+    again, _ = make_source(config, tmp_path, prior=make_recordings())
+    again.load()
+    assert again.table_status.table_steps == 0
+    again.close()
+
+
+def test_a_column_of_this_name_does_not_touch_recordings_unless_it_is_asked_for() -> None:
+    source, _ = make_source(make_config(**SETTINGS), prior=make_recordings())
+    marked = {"overridden": np.ones((1, 1), np.float32)}
+    with pytest.raises(InvalidInputError, match="overridden"):  # a column of no data handler
+        source.add(dataclasses.replace(make_step(0), extras=marked), [])
+    assert source.table_status.prior_steps == len(RECORDED)
+
+
 def test_recorded_steps_make_room_for_overridden_ones_at_last() -> None:
     config = make_config(**SETTINGS, prior_overridden=True, capacity=8)
     source, _ = make_source(config, prior=make_recordings())

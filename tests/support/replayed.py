@@ -64,7 +64,16 @@ def make_source(
     layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
     log = None if folder is None else ReplayLog(folder, lambda: table.rows, **options)
     normalizers = get_normalizers(model)
-    source = Replayed(table, tally, layout, plan.updates_at_once, log, normalizers, data_handler)
+    source = Replayed(
+        table,
+        tally,
+        layout,
+        plan.updates_at_once,
+        log,
+        normalizers,
+        data_handler,
+        prior_overridden=plan.prior_overridden,
+    )
     return source, tally
 
 
