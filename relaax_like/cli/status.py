@@ -49,7 +49,7 @@ def make_table(address: str, status: Status) -> Table:
         "learners": f"{status.joint_learners} make each update together",
         "overdue": f"{status.overdue_updates or 0:,.0f} updates from the replay table",
         "drawn from": f"{status.table_steps or 0:,} steps of the run, {status.prior_steps or 0:,} "
-        "recorded ones",
+        "of the prior",
         "held back": f"{status.held_back} gradients",
         "refused": ", ".join(f"{n} x {why}" for why, n in status.refused.items()) or "nothing",
         "memory": f"{status.resident_bytes / 1e6:,.0f} MB",

@@ -90,7 +90,7 @@ def test_with_a_prior_the_steps_of_both_origins_are_there() -> None:
     assert "drawn from" not in show(Status(overdue_updates=1.0))
     printed = show(Status(table_steps=1234, prior_steps=56789))
     (line,) = [one for one in printed.splitlines() if "drawn from" in one]
-    assert "1,234 steps of the run, 56,789 recorded ones" in line
+    assert "1,234 steps of the run, 56,789 of the prior" in line
 
 
 def test_a_learner_of_its_own_is_there_with_its_term() -> None:
