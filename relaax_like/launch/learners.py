@@ -362,12 +362,10 @@ def _make_replayed(
         table,
         tally,
         layout,
-        plan.updates_at_once,
+        plan,
         log,
         get_normalizers(model),
         data_handler,
-        plan.reward_discount,
-        plan.prior_overridden,
     )
 
 

@@ -83,7 +83,7 @@ class ReplayIteration:
 class Replayed(AgentSource):
     """Puts agents' rollouts into a table, and draws minibatches from it.
 
-        source = Replayed(make_table(plan, model, ...), tally, layout, plan.updates_at_once)
+        source = Replayed(make_table(plan, model, ...), tally, layout, plan)
         ticket = source.add(rollout, episodes)
         iteration = source.get(done=0, timeout_sec=1.0)
 
@@ -96,14 +96,12 @@ class Replayed(AgentSource):
       table: empty.
       tally: counts steps and episodes.
       layout: of the rollouts.
-      updates: number of minibatches of an iteration.
+      plan: of the algorithm, also of the table. With `prior_overridden`, the column `OVERRIDDEN` of
+        rollouts says which of their steps the prior gets, too.
       log: keeps accepted rollouts on disk; None: they are lost with the process.
       normalizers: of the model; the rollouts are added to their running statistics.
       data_handler: applies a user's changes to rollouts; None: no changes. The log has rollouts
         as they arrived, and they are changed again when the table is filled from it.
-      reward_discount: of the plan.
-      prior_overridden: of the plan; then the column `OVERRIDDEN` of rollouts says which of their
-        steps the prior gets, too.
     """
 
     holds_agents = False
@@ -114,18 +112,17 @@ class Replayed(AgentSource):
         table: Table,
         tally: Tally,
         layout: RolloutLayout,
-        updates: int,
+        plan: Replay,
         log: ReplayLog | None = None,
         normalizers: Sequence[Normalizer] = (),
         data_handler: DataHandler | None = None,
-        reward_discount: float | None = None,
-        prior_overridden: bool = False,
     ):
         super().__init__(tally, layout, data_handler)
-        self._prior_overridden = prior_overridden
+        self._prior_overridden = plan.prior_overridden
+        reward_discount = plan.reward_discount
         self._reward_scale = None if reward_discount is None else RewardScale(reward_discount)
         self._table = table
-        self._updates = updates
+        self._updates = plan.updates_at_once
         self._log = log
         self._normalizers = [
             one

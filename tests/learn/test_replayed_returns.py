@@ -1,5 +1,6 @@
 """Replayed measures discounted sums of rewards, as xqc scales rewards by them. covers P16"""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from support.batch import load
 
 from relaax_like.algorithm.model import get_normalizers
+from relaax_like.config.plan import Replay
 from relaax_like.core.moments import Moments
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.replay_log import ReplayLog
@@ -65,10 +67,8 @@ def make_source(folder: Path | None = None, seen: int = 0, **settings: Any) -> R
     table = make_table(config.plan, model, {}, 0)
     log = None if folder is None else ReplayLog(folder, lambda: table.rows)
     layout = RolloutLayout(model, STEPS, config.action_spaces)
-    return Replayed(
-        *(table, Tally(), layout, 1, log, normalizers),
-        reward_discount=config.plan.reward_discount,
-    )
+    plan = dataclasses.replace(config.plan, updates_at_once=1)
+    return Replayed(table, Tally(), layout, plan, log, normalizers)
 
 
 def add(source: Replayed, *numbers: int) -> Replayed:
@@ -125,6 +125,7 @@ def test_the_log_leads_to_the_same_sums(tmp_path: Path, seen: int) -> None:
 
 def test_a_statistic_that_the_plan_does_not_measure_stays_empty() -> None:
     source = make_source()
-    plain = Replayed(source._table, Tally(), source._layout, 1, None, source._normalizers)
+    plan = Replay(capacity=9, batch_size=1)
+    plain = Replayed(source._table, Tally(), source._layout, plan, None, source._normalizers)
     assert add(plain, 0).take_state()["statistics"] == {}
     assert add(make_source(normalize_rewards=False), 0).take_state()["statistics"] == {}

@@ -64,16 +64,7 @@ def make_source(
     layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
     log = None if folder is None else ReplayLog(folder, lambda: table.rows, **options)
     normalizers = get_normalizers(model)
-    source = Replayed(
-        table,
-        tally,
-        layout,
-        plan.updates_at_once,
-        log,
-        normalizers,
-        data_handler,
-        prior_overridden=plan.prior_overridden,
-    )
+    source = Replayed(table, tally, layout, plan, log, normalizers, data_handler)
     return source, tally
 
 
@@ -83,7 +74,7 @@ def make_replayed(config: Any) -> RequestQueue:
     plan = config.plan
     table = make_table(plan, model, {}, 0)
     layout = RolloutLayout(model, plan.rollout_steps, config.action_spaces)
-    return RequestQueue(Replayed(table, Tally(), layout, plan.updates_at_once))
+    return RequestQueue(Replayed(table, Tally(), layout, plan))
 
 
 def make_step(number: int, alive: float = 1.0, version: int = 0, history: int = 1) -> Rollout:
