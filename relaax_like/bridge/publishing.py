@@ -162,6 +162,8 @@ class PublisherServicer:
                 .reshape(like.shape)
                 for group, like in self._backend.slots.items()
             }
+        for array in (values, *slots.values()):  # so that it is not copied
+            array.flags.writeable = False
         return Publication(
             number=header.number,
             values=values,

@@ -433,8 +433,9 @@ class Publication:
     Attributes:
       number: 1, 2, 3, ... within the run. A number that was published before has no effect; with a
         ticket, this is decided by the ticket's sequence.
-      values: `[total_bytes] uint8`, the flat vector; copied.
-      slots: variable group -> `[s, n] float32`, optimizer state; copied.
+      values: `[total_bytes] uint8`, the flat vector.
+      slots: variable group -> `[s, n] float32`, optimizer state. Arrays that are read-only are kept
+        and must never change; all others are copied.
       steps: variable group -> optimizer steps since the start of the run.
       env_steps: environment steps that were accepted since the last publication or counts, whether
         or not they have been learned from.

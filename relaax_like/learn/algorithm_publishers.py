@@ -126,6 +126,7 @@ class AlgorithmPublisher(Publisher):
             own = run.manifests[name].unpack(publication.values)
             for place, array in zip(run.places[name], own, strict=True):
                 arrays[place][...] = array
+            values.flags.writeable = False
             merged = replace(
                 publication,
                 number=newest.number + 1,

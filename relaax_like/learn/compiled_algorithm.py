@@ -47,7 +47,7 @@ from relaax_like.config.places import (
     find_folder,
 )
 from relaax_like.config.plan import Unit, get_own_plan
-from relaax_like.core.manifest import Variable
+from relaax_like.core.manifest import Variable, make_manifest
 from relaax_like.core.moments import Moments
 from relaax_like.core.prediction import LOG_PROB, ONLY_NAME
 from relaax_like.experience.rollout import Rollout
@@ -175,7 +175,7 @@ class CompiledAlgorithm:
         self._compilers: list[threading.Thread] = []
         self._closing = False
         self._assign = self._compile_assign()
-        self._read = make_reader(self._read_flat)
+        self._read = make_reader(lambda: [self._pack()])
 
     def _specify(self, config: Any) -> None:
         """Reads what the model and the plan say about all compiled functions."""
@@ -210,15 +210,8 @@ class CompiledAlgorithm:
         self._variables = order_variables(model)
         self._buffers = get_buffers(model)
         self._groups = [model.get_group(get_name(variable)) for variable in self._trainable]
-        self._variables_by_dtype: dict[tf.DType, list[tf.Variable]] = {}
-        # Where each variable is in the vector of its dtype.
-        self._places: list[tuple[tf.DType, slice, tuple[int, ...]]] = []
-        ends: collections.Counter[tf.DType] = collections.Counter()
-        for variable in self._variables:
-            self._variables_by_dtype.setdefault(variable.dtype, []).append(variable)
-            start, shape = ends[variable.dtype], tuple(variable.shape)
-            ends[variable.dtype] += math.prod(shape)
-            self._places.append((variable.dtype, slice(start, ends[variable.dtype]), shape))
+        self._manifest = make_manifest(get_variables(model))
+        self._runs = self._find_runs()
 
     def split_rewards(self, rewards: np.ndarray) -> dict[str, np.ndarray]:
         """Splits rewards `[..., r]` into those of each name, `[..., n]`, as views.
@@ -314,31 +307,24 @@ class CompiledAlgorithm:
         Raises:
           InvalidInputError: the number of arrays, or the shape of an array, is not the model's.
         """
-        if len(values) != len(self._variables):
-            raise InvalidInputError(
-                f"{len(values)} array(s), expected {len(self._variables)}, one for each of the "
-                "model's variables"
-            )
-        by_dtype: dict[tf.DType, list[np.ndarray]] = {
-            dtype: [] for dtype in self._variables_by_dtype
-        }
-        for variable, value in zip(self._variables, values, strict=True):
-            if value.shape != tuple(variable.shape):
-                raise InvalidInputError(
-                    f"{get_name(variable)}: shape {list(value.shape)}, expected "
-                    f"{list(variable.shape)}"
-                )
-            by_dtype[variable.dtype].append(value.reshape(-1))
-        vectors = [tf.constant(np.concatenate(parts), d) for d, parts in by_dtype.items()]
+        self.set_flat(self._manifest.pack(values))
+
+    def set_flat(self, flat: np.ndarray) -> None:
+        """Sets all variables from a flat vector; see `get_flat`."""
         with self._lock:
-            self._assign(*vectors)
+            self._assign(tf.constant(flat))
 
     def get_values(self) -> list[np.ndarray]:
-        """Returns copies of all variables, in manifest order, for `set_values`."""
+        """Returns copies of all variables, in manifest order, for `set_values`; read-only."""
+        return self._manifest.unpack(self.get_flat())
+
+    def get_flat(self) -> np.ndarray:
+        """Returns a copy of all variables as a flat vector, `[n] uint8`, read-only.
+
+        It has the layout of `make_manifest`.
+        """
         with self._lock:
-            vectors = [vector.numpy() for vector in self._read()]
-        by_dtype = dict(zip(self._variables_by_dtype, vectors, strict=True))
-        return [by_dtype[dtype][place].reshape(shape) for dtype, place, shape in self._places]
+            return np.asarray(self._read()[0])
 
     def predict(
         self,
@@ -623,25 +609,43 @@ class CompiledAlgorithm:
         return {n: p.mode() if exploit else p.sample(random) for n, p in policies.items()}, states
 
     def _compile_assign(self) -> Callable[..., Any]:
-        """Returns one call that sets all variables, from one flat vector for each dtype.
+        """Returns one call that sets all variables, from the flat vector.
 
         Passing data to TensorFlow has a cost per array, so this takes a third of the time.
         """
-        by_dtype = self._variables_by_dtype
 
-        def assign(*vectors: tf.Tensor) -> None:
-            for variables, vector in zip(by_dtype.values(), vectors, strict=True):
+        def assign(flat: tf.Tensor) -> None:
+            for place, variables in self._runs:
+                vector = _from_bytes(flat[place], variables[0].dtype)
                 parts = tf.split(vector, [variable.shape.num_elements() for variable in variables])
                 for variable, part in zip(variables, parts, strict=True):
                     variable.assign(tf.reshape(part, variable.shape))
 
-        specs = [tf.TensorSpec([None], dtype) for dtype in by_dtype]
+        specs = [tf.TensorSpec([self._manifest.total_bytes], tf.uint8)]
         function = tf.function(assign, input_signature=specs, autograph=False)
         return function.get_concrete_function()
 
-    def _read_flat(self) -> list[tf.Tensor]:
-        """Returns all variables, as one flat vector for each dtype."""
-        return [concatenate(variables) for variables in self._variables_by_dtype.values()]
+    def _pack(self) -> tf.Tensor:
+        """Returns the flat vector of all variables; see `get_flat`."""
+        parts, end = [], 0
+        for place, variables in self._runs:
+            if place.start > end:
+                parts.append(tf.zeros([place.start - end], tf.uint8))
+            parts.append(_to_bytes(concatenate(variables)))
+            end = place.stop
+        return tf.concat(parts, 0)
+
+    def _find_runs(self) -> list[tuple[slice, list[tf.Variable]]]:
+        """Returns where the flat vector has variables of one dtype without padding between them."""
+        runs: list[tuple[slice, list[tf.Variable]]] = []
+        for variable, segment in zip(self._variables, self._manifest.segments, strict=True):
+            start, end = segment.offset, segment.offset + segment.num_bytes
+            if runs and runs[-1][0].stop == start and runs[-1][1][0].dtype == variable.dtype:
+                place, variables = runs[-1]
+                runs[-1] = slice(place.start, end), [*variables, variable]
+            else:
+                runs.append((slice(start, end), [variable]))
+        return runs
 
     def _compile_gradients(
         self,
@@ -922,6 +926,18 @@ def find_nearest(name: str, known: Iterable[str]) -> str:
 def concatenate(tensors: Sequence[tf.Tensor]) -> tf.Tensor:
     """Returns the elements of all tensors as one vector."""
     return tf.concat([tf.reshape(tensor, [-1]) for tensor in tensors], 0)
+
+
+def _to_bytes(vector: tf.Tensor) -> tf.Tensor:
+    if vector.dtype == tf.bool:
+        return tf.cast(vector, tf.uint8)
+    return tf.reshape(tf.bitcast(vector, tf.uint8), [-1])
+
+
+def _from_bytes(flat: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
+    if dtype == tf.bool:
+        return tf.cast(flat, tf.bool)
+    return tf.bitcast(tf.reshape(flat, [-1, dtype.size] if dtype.size > 1 else [-1]), dtype)
 
 
 def make_reader(read: Callable[[], list[tf.Tensor]]) -> Callable[[], Sequence[tf.Tensor]]:

@@ -28,7 +28,7 @@ class LearningPolicy(UpdatePolicy[CompiledUpdates]):
         policy = LearningPolicy(compiled, plan, seed)
         policy.load(parameter_server.lease())
         log_vars = policy.forward(policy.data_preprocess(training_data))
-        values, optimizers = policy.get_values(), policy.get_optimizers()
+        values, optimizers = policy.get_flat(), policy.get_optimizers()
 
     Attributes:
       global_t: environment steps, for schedules. It increases by the steps learned from (not with a
@@ -67,7 +67,7 @@ class LearningPolicy(UpdatePolicy[CompiledUpdates]):
         Raises:
           InvalidInputError: the state belongs to another model or optimizer.
         """
-        self._compiled.set_values(lease.manifest.unpack(lease.values))
+        self._compiled.set_flat(lease.values)
         self._set_optimizers(lease.slots, lease.slot_names, lease.steps)
         self.global_t = lease.global_t
         self._prenormalizes = self._must_prenormalize()
@@ -111,6 +111,10 @@ class LearningPolicy(UpdatePolicy[CompiledUpdates]):
     def get_values(self) -> list[np.ndarray]:
         """Returns copies of all variables, in manifest order."""
         return self._compiled.get_values()
+
+    def get_flat(self) -> np.ndarray:
+        """Returns a copy of all variables as a flat vector; see `CompiledAlgorithm.get_flat`."""
+        return self._compiled.get_flat()
 
     def get_optimizers(self) -> OptimizerState:
         """Returns a copy of the optimizers' state."""

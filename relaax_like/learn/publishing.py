@@ -82,13 +82,13 @@ class Publishing(Sink):
         assert self._lease is not None
         with tracing.span("publish"):
             with hold_gpu():
-                values, optimizers = self._policy.get_values(), self._policy.get_optimizers()
+                flat, optimizers = self._policy.get_flat(), self._policy.get_optimizers()
             counts = self._tally.take(iteration.tickets)
             self.number += 1
             reply = self._publisher.publish(
                 Publication(
                     number=self.number,
-                    values=self._lease.manifest.pack(values),
+                    values=flat,
                     slots=optimizers.slots,
                     steps=optimizers.steps,
                     env_steps=counts.env_steps,
@@ -97,6 +97,7 @@ class Publishing(Sink):
                 )
             )
         self._policy.global_t = reply.global_t
+        values = self._lease.manifest.unpack(flat)
         return LearnerUpdate(
             iteration.tickets, reply.version, reply.global_t, reply.finished, values
         )

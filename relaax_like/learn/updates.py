@@ -93,7 +93,7 @@ class CompiledUpdates(CompiledAlgorithm):
 
         compiled = CompiledUpdates(algorithm, config.optimizers)
         learned = compiled.update(Draw(batch_size=256, epochs=4, seed=7), **rollout, global_t=4096)
-        publish(compiled.get_values(), compiled.export_optimizers())
+        publish(compiled.get_flat(), compiled.export_optimizers())
 
     Costs, gradients, clipping, optimizer steps, targets and the algorithm's methods are one
     compiled graph. Predictions that read the same variables wait until a call is over. A gradient
@@ -224,9 +224,9 @@ class CompiledUpdates(CompiledAlgorithm):
             normalizer.m2.assign(moments.m2)
 
     def export_optimizers(self) -> OptimizerState:
-        """Returns a copy of the optimizers' state."""
+        """Returns a copy of the optimizers' state; read-only."""
         with self._lock:
-            steps, *slots = (tensor.numpy() for tensor in self._read_state())
+            steps, *slots = map(np.asarray, self._read_state())
         return OptimizerState(
             steps=dict(zip(self._steps, steps.tolist(), strict=True)),
             slots=dict(zip(self._optimizers, slots, strict=True)),

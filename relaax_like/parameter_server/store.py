@@ -3,7 +3,7 @@
 Pulls are consistent without copying: each version has buffers of its own, which readers see as
 read-only arrays (see `core.buffers`). A buffer is never written to while its array, or any view of
 it, is alive. Usually two buffers alternate; while a slow reader keeps an old version, one more is
-allocated.
+allocated. A version that a learner has published is in arrays of the learner's.
 """
 
 import difflib
@@ -264,9 +264,9 @@ class Store:
             are not finite, a group's number of steps is missing or negative, or a running statistic
             is out of range; the error names the group or variable.
         """
-        current, slots = self._current, self._slot_pool.take()
-        self._copy_slots(publish, slots)
-        values = self._copy_values(
+        current = self._current
+        slots = {group.name: _freeze(self._get_slots(publish, group)) for group in self._groups}
+        self._validate_values(
             publish.values,
             "that was published",
             "lower the learning rate, or clip gradients",
@@ -277,8 +277,8 @@ class Store:
                 current,
                 version=current.version + 1,
                 global_t=current.global_t + publish.env_steps,
-                values=values,
-                slots=self._publish_slots(slots),
+                values=_freeze(publish.values),
+                slots=slots,
                 steps={group.name: int(publish.steps[group.name]) for group in self._groups},
                 optimizers=self._optimizers,
             ),
@@ -286,33 +286,31 @@ class Store:
             {},
         )
 
-    def _copy_slots(self, publish: Publication, slots: np.ndarray) -> None:
-        """Checks the slots and steps of a publication, and copies the slots."""
-        for group in self._groups:
-            part = group.view_slots(slots[: self._num_slot_bytes].view(np.float32))
-            given = publish.slots.get(group.name)
-            if given is None or given.shape != part.shape:
-                came = "missing" if given is None else list(given.shape)
-                raise InvalidInputError(
-                    f"slots of group {group.name}: {came}, expected {list(part.shape)}; start "
-                    "learner and parameter server with the same optimizers",
-                    group.name,
-                )
-            if publish.steps.get(group.name, -1) < 0:
-                steps = publish.steps.get(group.name, "missing")
-                raise InvalidInputError(
-                    f"steps of group {group.name}: {steps}, expected the number of its optimizer "
-                    "steps, 0 or more",
-                    group.name,
-                )
-            if not is_finite(given):
-                raise InvalidInputError(
-                    f"slots of group {group.name}: the optimizer state contains "
-                    f"{get_not_finite(given)}, expected finite numbers; lower the learning rate, "
-                    "or clip gradients",
-                    group.name,
-                )
-            part[...] = given
+    def _get_slots(self, publish: Publication, group: _Group) -> np.ndarray:
+        """Checks the slots and steps of a group in a publication, and returns the slots."""
+        slots, shape = publish.slots.get(group.name), [len(group.slots), group.size]
+        if slots is None or list(slots.shape) != shape:
+            came = "missing" if slots is None else list(slots.shape)
+            raise InvalidInputError(
+                f"slots of group {group.name}: {came}, expected {shape}; start learner and "
+                "parameter server with the same optimizers",
+                group.name,
+            )
+        if publish.steps.get(group.name, -1) < 0:
+            steps = publish.steps.get(group.name, "missing")
+            raise InvalidInputError(
+                f"steps of group {group.name}: {steps}, expected the number of its optimizer "
+                "steps, 0 or more",
+                group.name,
+            )
+        if not is_finite(slots):
+            raise InvalidInputError(
+                f"slots of group {group.name}: the optimizer state contains "
+                f"{get_not_finite(slots)}, expected finite numbers; lower the learning rate, or "
+                "clip gradients",
+                group.name,
+            )
+        return slots
 
     def commit(self, prepared: PreparedVersion) -> None:
         """Makes the result of the newest `prepare` or `prepare_publish` take effect."""
@@ -373,14 +371,21 @@ class Store:
             optimizers={**self._optimizers, **state.optimizers},
         )
 
-    def _copy_values(
+    def _copy_values(self, flat: np.ndarray, *texts: str) -> np.ndarray:
+        """Checks values, and returns a copy as a read-only array; see `_validate_values`."""
+        self._validate_values(flat, *texts)
+        buffer = self._pool.take()
+        buffer[...] = flat
+        return self._pool.publish(buffer)
+
+    def _validate_values(
         self,
         flat: np.ndarray,
         what: str = "to start from",
         cure: str = "correct the initial values",
         statistic_cure: str = "",
-    ) -> np.ndarray:
-        """Copies values to a buffer, and returns them as a read-only array.
+    ) -> None:
+        """Checks values.
 
         Args:
           flat: the values.
@@ -398,16 +403,13 @@ class Store:
                 f"values: {flat.dtype} {list(flat.shape)}, expected uint8 [{total}] as in the "
                 "manifest of this run"
             )
-        buffer = self._pool.take()
-        buffer[...] = flat
-        bad = find_not_finite(buffer[:trainable], self.manifest)
+        bad = find_not_finite(flat[:trainable], self.manifest)
         if bad:
-            wrong = get_not_finite(buffer[:trainable].view(np.float32))
+            wrong = get_not_finite(flat[:trainable].view(np.float32))
             raise InvalidInputError(
                 f"{bad}: the value {what} contains {wrong}, expected finite numbers; {cure}"
             )
-        self.manifest.validate_statistics(buffer, statistic_cure or cure)
-        return self._pool.publish(buffer)
+        self.manifest.validate_statistics(flat, statistic_cure or cure)
 
     def _publish_slots(self, buffer: np.ndarray) -> dict[str, np.ndarray]:
         slots = self._slot_pool.publish(buffer)[: self._num_slot_bytes].view(np.float32)
@@ -480,6 +482,14 @@ class Store:
         return {"slots": self._publish_slots(slots), "steps": steps, "optimizers": optimizers}
 
 
+def _freeze(array: np.ndarray) -> np.ndarray:
+    """Returns what nobody changes any more: the array if it is read-only, otherwise a copy."""
+    if array.flags.writeable:
+        array = array.copy()
+        array.flags.writeable = False
+    return array
+
+
 def view_gradient(gradient: np.ndarray | bytes, manifest: Manifest) -> np.ndarray:
     """Returns a gradient as aligned float32, [gradient_bytes / 4]; copies only if necessary.
 
@@ -508,7 +518,7 @@ def find_not_finite(flat: np.ndarray, manifest: Manifest) -> str:
       flat: the part of a gradient: [gradient_bytes] uint8, or its float32 view.
       manifest: its layout.
     """
-    if np.isfinite(flat.view(np.float32)).all():
+    if is_finite(flat.view(np.float32)):
         return ""
     for segment, array in zip(
         manifest.pushed, manifest.unpack(flat.view(np.uint8), gradient=True), strict=True

@@ -11,6 +11,7 @@ from relaax_like.algorithm.model import Model, get_variables
 from relaax_like.core.manifest import make_manifest
 from relaax_like.learn.compiled_algorithm import CompiledAlgorithm
 from relaax_like.nn.distributions import Categorical, Deterministic
+from relaax_like.nn.module import declare
 from relaax_like.wire.errors import ConfigError, InvalidInputError
 
 
@@ -111,10 +112,46 @@ def test_set_values_takes_manifest_order_and_predictions_follow(compiled):
     np.testing.assert_array_equal(actions["action"], [[0], [0]])
 
 
+KINDS = {
+    "odd": np.arange(3, dtype=np.float32),
+    "flags": np.array([True, False, True]),
+    "count": np.array(-7),
+    "halves": np.arange(4, dtype=np.float16).reshape(2, 2),
+    "bytes": np.arange(5, dtype=np.int8),
+    "none": np.zeros((0, 2), np.float32),
+}
+
+
+class ManyKinds(LinearModel):
+    """Has constants of other dtypes and of odd lengths, so that there is padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.constants = {
+            name: declare(tf.Variable(value, trainable=False, name=name), "constant")
+            for name, value in KINDS.items()
+        }
+
+
+def test_the_flat_vector_has_the_layout_of_the_manifest():
+    compiled = CompiledAlgorithm(Regression(ManyKinds()))
+    variables = compiled.get_variables()
+    manifest = make_manifest(variables)
+    flat = compiled.get_flat()
+    np.testing.assert_array_equal(flat, manifest.pack([v.value for v in variables]))
+    assert not flat.flags.writeable
+    changed = [np.ones_like(v.value) for v in variables]
+    compiled.set_flat(manifest.pack(changed))
+    for got, want in zip(compiled.get_values(), changed, strict=True):
+        assert (got.dtype, got.tolist()) == (want.dtype, want.tolist())
+    # What was read before has not changed.
+    np.testing.assert_array_equal(flat, manifest.pack([v.value for v in variables]))
+
+
 def test_another_number_of_values_is_refused(compiled):
     values = [v.value for v in compiled.get_variables()]
     with pytest.raises(
-        InvalidInputError, match=rf"{len(values) + 1} array\(s\), expected {len(values)}"
+        InvalidInputError, match=rf"received {len(values) + 1}, expected {len(values)}"
     ):
         compiled.set_values([*values, values[0]])
 

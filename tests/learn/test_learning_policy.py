@@ -215,7 +215,7 @@ def test_rewards_are_what_they_are_without_it():
 def make_infinite(policy, name):
     """Makes a weight infinite."""
     names = policy._names
-    values = policy.get_values()
+    values = [value.copy() for value in policy.get_values()]
     values[names.index(name)][0] = np.inf
     policy._compiled.set_values(values)
 

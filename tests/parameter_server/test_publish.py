@@ -139,6 +139,20 @@ def test_a_publish_that_comes_again_takes_no_effect(server: ParameterServer) -> 
     assert server.status().episodes == 2
 
 
+@pytest.mark.parametrize("writable", [True, False])
+def test_arrays_that_can_change_are_copied(server: ParameterServer, writable: bool) -> None:
+    server.lease()
+    publish = make_publish(1)
+    arrays = [publish.values, publish.slots["default"]]
+    for array in arrays:
+        array.flags.writeable = writable
+    server.publish(publish)
+    lease = server.lease()
+    for given, kept in zip(arrays, [lease.values, lease.slots["default"]], strict=True):
+        assert np.shares_memory(given, kept) != writable
+        assert not kept.flags.writeable
+
+
 def test_values_that_were_handed_out_never_change(server: ParameterServer) -> None:
     server.lease()
     held = []

@@ -152,7 +152,8 @@ class PlainPolicy:
         self.rows: dict[str, np.ndarray] = {}
 
     def load(self, lease: Lease) -> None:
-        self.values = [np.array(value) for value in lease.manifest.unpack(lease.values)]
+        self.flat = lease.values.copy()
+        self.values = lease.manifest.unpack(self.flat)
         self.slots = {group: np.array(slots) for group, slots in lease.slots.items()}
         self.slot_names = lease.slot_names
         self.updates = max(lease.steps.values())
@@ -175,8 +176,8 @@ class PlainPolicy:
         self.updates += 1
         return {"loss": float(rewards.mean())}
 
-    def get_values(self) -> list[np.ndarray]:
-        return [value.copy() for value in self.values]
+    def get_flat(self) -> np.ndarray:
+        return self.flat.copy()
 
     def get_optimizers(self) -> OptimizerState:
         slots = {group: slots.copy() for group, slots in self.slots.items()}

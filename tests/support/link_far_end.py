@@ -204,8 +204,8 @@ def serve_experience(folder: Path) -> None:
             self._number += 1
             return {}
 
-        def get_values(self) -> list[np.ndarray]:
-            return [np.full(3, 1000 * life + self._number, np.float32)]
+        def get_flat(self) -> np.ndarray:
+            return manifest.pack([np.full(3, 1000 * life + self._number, np.float32)])
 
         def get_optimizers(self) -> Any:
             steps = dict.fromkeys(self._lease.steps, self._number)
