@@ -52,7 +52,7 @@ from relaax_like.core.moments import Moments
 from relaax_like.core.prediction import LOG_PROB, ONLY_NAME
 from relaax_like.experience.rollout import Rollout
 from relaax_like.learn.minibatches import plan_cut
-from relaax_like.nn.compiling import CompiledFunction
+from relaax_like.nn.compiling import CompiledFunction, call_directly
 from relaax_like.nn.device import uses_gpu
 from relaax_like.nn.module import get_name
 from relaax_like.nn.runtime import tf
@@ -623,7 +623,7 @@ class CompiledAlgorithm:
 
         specs = [tf.TensorSpec([self._manifest.total_bytes], tf.uint8)]
         function = tf.function(assign, input_signature=specs, autograph=False)
-        return function.get_concrete_function()
+        return call_directly(function.get_concrete_function())
 
     def _pack(self) -> tf.Tensor:
         """Returns the flat vector of all variables; see `get_flat`."""
@@ -943,7 +943,7 @@ def _from_bytes(flat: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 def make_reader(read: Callable[[], list[tf.Tensor]]) -> Callable[[], Sequence[tf.Tensor]]:
     """Returns one call for what reads many variables; a call for each takes 30 times as long."""
     function = tf.function(read, input_signature=[], autograph=False)
-    return cast(Callable[[], Sequence[tf.Tensor]], function.get_concrete_function())
+    return call_directly(function.get_concrete_function())
 
 
 def to_int64(number: int) -> tf.Tensor:

@@ -330,7 +330,7 @@ class Applier:
         self.statistics.add(counts.env_steps, counts.episodes)
         self._records += 1
         self._check_finished()
-        if self._publications is not None:
+        if self._publications is not None and self._publications.is_due:
             state = self._store.export_state()
             state = replace(state, statistics=self._export_statistics())
             if self._publications.write(state):

@@ -68,14 +68,19 @@ class PublishedState:
         self._not_before = -float("inf")
         self.failed = False
 
+    @property
+    def is_due(self) -> bool:
+        """Whether a state would be written now; see `max_bytes_per_sec`."""
+        return self._clock() >= self._not_before
+
     def write(self, state: State) -> bool:
         """Writes a state; returns False if it was skipped, or could not be written.
 
         The first failure in a row is logged.
         """
-        now = self._clock()
-        if now < self._not_before:
+        if not self.is_due:
             return False
+        now = self._clock()
         arrays = [state.values, *(slots for slots in state.slots.values() if slots.size)]
         pieces = [memoryview(_pack_header(state)), *(array.data.cast("B") for array in arrays)]
         crc = zlib.crc32(_NAME + _VERSION)
