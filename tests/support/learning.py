@@ -176,6 +176,9 @@ class PlainPolicy:
         self.updates += 1
         return {"loss": float(rewards.mean())}
 
+    def get_values(self) -> list[np.ndarray]:
+        return [value.copy() for value in self.values]
+
     def get_flat(self) -> np.ndarray:
         return self.flat.copy()
 
