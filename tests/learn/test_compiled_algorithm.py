@@ -123,7 +123,7 @@ KINDS = {
 
 
 class ManyKinds(LinearModel):
-    """Has constants of other dtypes and of odd lengths, so that there is padding."""
+    """Has constants of other dtypes and of odd lengths, with padding between them."""
 
     def __init__(self):
         super().__init__()
