@@ -123,7 +123,7 @@ KINDS = {
 
 
 class ManyKinds(LinearModel):
-    """Has constants of other dtypes and of odd lengths, with padding between them."""
+    """A model with constants of several dtypes, which the manifest aligns."""
 
     def __init__(self):
         super().__init__()
